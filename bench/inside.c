@@ -1,13 +1,13 @@
 // Measures the cost of a call inside a window (a profiled range of steps), when the program's own
-// work has evicted the profiler's library from the caches since the last call: inside STEPS [evict]
+// work has evicted the profiler's library from the caches since the last call. Usage: inside STEPS [evict]
 //
 // Each step is a call of `named_step`, which makes 22 driver calls, like a decoding step of an
-// engine: copies, a graph launch, kernel launches, waits. A store to `marks` comes before and after
-// each call, so that scripts/bench-inside can cut a memory trace of this program into calls. With
-// `evict`, the caches are swept before each call, and each call is timed, both through the profiler
+// engine: copies, a graph launch, kernel launches, waits. Without `evict`, a store to `marks` comes
+// before and after each call, so that scripts/bench-inside can split a memory trace of this program
+// into calls. With `evict`, the caches are swept before each call, and each call is timed, both through the profiler
 // and directly in the driver. Prints one JSON object: the address of `marks`, and for each kind of
 // call its index in `marks`, the number of such calls in a step, and the median nanoseconds of a
-// call, both through the profiler and directly in the driver.
+// call, both through the profiler and directly in the driver (0 without `evict`).
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -64,9 +64,9 @@ static int taken[2][KINDS];
 static double ns_per_tick;
 
 // Memory that a sweep accesses to evict the caches, as the work of a program would. `data` has
-// `DATA` bytes, twice the size of the L2 cache. `code` has `CODE_LINES` cache lines of code, which
-// are spread over `CODE` bytes in many pages. Together, these lines are several times the size of
-// the L1 instruction cache.
+// `DATA` bytes, twice the size of an L2 cache of 2 MiB. `code` has `CODE_LINES` cache lines of code,
+// which are spread over `CODE` bytes in many pages. Together, these lines are several times the size
+// of an L1 instruction cache.
 enum { DATA = 4 << 20, CODE = 2 << 20, CODE_LINES = 4096 };
 static char *data, *code;
 

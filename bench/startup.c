@@ -2,8 +2,8 @@
 // Each of the RUNS turns runs COMMAND three times: without a preloaded library, with the library EMPTY preloaded, and
 // with LIBRARY preloaded. Prints one JSON object with three values for each of these three ways:
 // - the median time in nanoseconds;
-// - the median ratio of this time to the time without a preloaded library in the same turn. This ratio varies less than
-//   the time if the speed of the machine drifts;
+// - the median difference, in nanoseconds, between this time and the time without a preloaded library in the same turn.
+//   The difference varies less than the time if the speed of the machine drifts;
 // - the largest resident set in KiB.
 // This program is small and written in C, because a child's largest resident set includes that of the process that
 // spawned it.

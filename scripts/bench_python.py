@@ -8,8 +8,9 @@ import subprocess
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CHILD_SECONDS = 120
 
-# Turns all options on. A Python function is the step, so its calls are counted. The window's first iteration is never
-# reached, so no window opens.
+# The library's variables in the measured processes. They turn on the recording of the GIL and of garbage collections. A
+# Python function is the step, so its calls are counted. The window's first iteration is never reached, so no window
+# opens.
 EVERYTHING = {"TLLMPROF_GIL": "1", "TLLM_PROFILE_RECORD_GC": "1", "TLLMPROF_STEP": "py:__main__:step",
               "TLLMPROF_START_STOP": "1000000000000"}
 # The measurements that bench/python.py prints, and the title of the table's column for each.

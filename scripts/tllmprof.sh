@@ -51,7 +51,7 @@ count_windows() {
     (
         IFS=,
         set -f
-        # shellcheck disable=SC2086 # to be split at commas
+        # shellcheck disable=SC2086 # the shell splits $1 at commas, because IFS is a comma
         set -- $1
         echo $#
     )
@@ -129,7 +129,7 @@ if [ $nsys = yes ]; then
     command -v nsys >/dev/null || fail 2 "nsys was not found on PATH"
     windows=${TLLMPROF_START_STOP:-${TLLM_PROFILE_START_STOP:-${TLLM_GPTM_PROFILE_START_STOP:-}}}
     set -f
-    # shellcheck disable=SC2086 # several arguments
+    # shellcheck disable=SC2086 # $nsys_arguments holds several arguments, separated by spaces
     set -- $nsys_arguments "$@"
     set +f
     if [ -n "$windows" ] && [ "$windows" != none ]; then

@@ -26,8 +26,8 @@ use tllmprof_session::{activity, live};
 /// The name that the command gives to the thread that loads the library.
 const THREAD_NAME: &CStr = c"tllmprof-attach";
 
-/// Text that the command passes to `tllmprof_attach` in place of variables, to detach the library. The command does so
-/// if the library has no control socket.
+/// Text that the command passes to `tllmprof_attach` in place of variables, to detach the library. The command uses
+/// this text if the library has no control socket, through which it otherwise requests the detach.
 const DETACH: &[u8] = b"detach";
 
 /// GOT slots are patched twice, with this delay in between. While they are patched the first time, the loader may be
@@ -58,8 +58,8 @@ pub(crate) fn is_under_way() -> bool {
 /// Attaches or detaches the library. Called by the thread that the command has created.
 ///
 /// # Safety
-/// `variables` must point to zero-terminated strings `NAME=VALUE`, one directly after the other, followed by an empty
-/// string.
+/// `variables` must point to zero-terminated strings, one directly after the other, followed by an empty string. The
+/// strings are variables `NAME=VALUE`, or only [`DETACH`].
 #[unsafe(no_mangle)]
 unsafe extern "C" fn tllmprof_attach(variables: *const c_char) -> c_int {
     let mut given = Vec::new();

@@ -1,8 +1,8 @@
 //! Hooks `prctl` and `syscall`, with which a program can install a filter for system calls.
 //!
-//! Programs call `syscall` on fast paths, for example in their locks. So each hook only compares the first argument
-//! and jumps to libc's function, with all arguments and registers unchanged. Only calls that may install a filter
-//! are examined. A program that executes the system call instruction itself is not noticed.
+//! Programs call `syscall` on fast paths, for example in their locks. So each hook only compares the first argument,
+//! and jumps to libc's function with all arguments unchanged, unless the call may install a filter. Calls that may
+//! install a filter are examined first. A program that executes the system call instruction itself is not noticed.
 
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_int, c_long, c_void};
@@ -72,8 +72,9 @@ unsafe extern "C" fn prctl() {
     );
 }
 
-/// The bits in which the numbers of the two system calls `prctl` and `seccomp` differ, on x86-64. The hook examines
-/// any number that equals these two numbers in all other bits, so that one test instruction suffices.
+/// The difference between the numbers of the system calls `prctl` and `seccomp`, on x86-64. The hook subtracts the
+/// number of `prctl` from the number of the call. With one test instruction, it finds out if the result has only bits
+/// that this difference has. `prctl`, `seccomp` and two other system calls pass this test.
 #[cfg(target_arch = "x86_64")]
 const DIFFERING_BITS: i64 = libc::SYS_seccomp - libc::SYS_prctl;
 
@@ -129,8 +130,8 @@ unsafe extern "C" fn look_at_prctl(
     }
 }
 
-/// Examines a call `syscall(SYS_seccomp, …)`, `syscall(SYS_prctl, …)` or one with a similar number, which may have six
-/// arguments. Then calls libc's `syscall`.
+/// Examines a call `syscall(SYS_seccomp, …)` or `syscall(SYS_prctl, …)`, and then calls libc's `syscall`. Some other
+/// system calls come here, too (see `DIFFERING_BITS`). They may have six arguments and are only passed on.
 unsafe extern "C" fn look_at_syscall(
     number: c_long,
     first: usize,

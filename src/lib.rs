@@ -15,8 +15,8 @@
 //!   the host is initialised, or while the host looks up the function that the hook would call. `tllmprof_bytes`
 //!   and `platform::elf` avoid such calls. In a process with none of the library's variables, only the
 //!   loader makes system calls for the library; if the process uses CUDA, the library also calls
-//!   `gettid`, `getpid` and `futex` when it forks.
-//! - **No system call without a request.** Idle threads of the library sleep in one call. Before the
+//!   `gettid`, `getpid` and `futex` when the process forks.
+//! - **No system call without a request.** An idle thread of the library sleeps in a single system call. Before the
 //!   program installs a filter for system calls, the library ends its work, unless `TLLMPROF_AFTER_SECCOMP` is set.
 //! - **Nothing on standard output**, and on standard error one line at a time, if there is
 //!   something to report. Nothing at all in a process that does not use CUDA.

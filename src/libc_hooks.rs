@@ -75,7 +75,7 @@ macro_rules! hooks {
         pub(crate) fn find_real() {
             $($real.find();)*
         }
-        /// Returns the name of each function that this module hooks, and the address of libc's real function.
+        /// Returns the name of each function that this module hooks, and the address of the real function.
         pub(crate) fn all() -> impl Iterator<Item = (&'static CStr, *mut c_void)> {
             [$(($real.name, $real.find())),*].into_iter()
         }
@@ -157,8 +157,8 @@ fn redirected(result: c_int, new: c_int) -> c_int {
     result
 }
 
-/// Called with the result of `dlclose`, which may have unloaded modules. Makes the library discard the functions and
-/// patches that it has found in unloaded modules.
+/// Called with the result of `dlclose`, which may have unloaded modules. Makes the library forget the functions that it
+/// has found in unloaded modules.
 fn closed(result: c_int) -> c_int {
     contained((), || {
         let _errno = SavedErrno::new();

@@ -1,5 +1,5 @@
-//! Starts the parts of the library that are needed from the beginning, in a process whose environment contains a
-//! variable of tllmprof.
+//! Starts the parts of the library that are needed from the beginning. This happens in a process whose environment
+//! contains a variable of tllmprof, and in a process to which `tllmprof attach` attaches.
 
 use tllmprof_config::Settings;
 use tllmprof_intercept as intercept;
@@ -9,8 +9,8 @@ use tllmprof_recorder as recorder;
 use tllmprof_scopes as scopes;
 use tllmprof_session::activity;
 
-/// Starts the library in a process whose environment contains a variable of tllmprof. `is_attached` is true if
-/// `tllmprof attach` has loaded the library into a running process.
+/// Starts the library. `is_attached` is true if `tllmprof attach` has loaded the library into a running process. It is
+/// false if the library was loaded at the start of a process whose environment contains a variable of tllmprof.
 pub(crate) fn start(is_attached: bool) {
     log::start();
     if !is_attached {

@@ -34,8 +34,9 @@ fn can_attach() -> bool {
     false
 }
 
-/// Captures two windows of a running program, of 10 and 5 launches. Asserts that each window has that number of
-/// launches, both in the record and in the stand-in driver's log.
+/// Captures two windows of a running program, of 10 and 5 launches. After a detach and a second attach, captures a
+/// window of 7 launches. Asserts the number of launches of each window in the record, and for the first two also in the
+/// stand-in driver's log.
 #[track_caller]
 fn is_captured_exactly(linkage: Linkage, variables: &[(&str, &str)], hooked: &str) {
     let mut host = Host::start(linkage, "2", variables);
@@ -446,8 +447,8 @@ fn a_command_that_is_killed_leaves_no_thread_stopped() {
     if !can_attach() {
         return;
     }
-    // The attach is killed after a random delay of up to the duration of an attach on this machine, so that over all
-    // rounds it is killed at every stage.
+    // In each round, an attach is killed after a random delay of up to 50 ms. So over all rounds, attaches are killed
+    // at different stages.
     let (mut host, mut killed) = (Host::start(LINKED[0], "6", &[]), 0);
     for turn in 0..times(24) {
         // An attach that is killed after it has allocated memory in the host leaves that memory allocated, so every
@@ -477,7 +478,7 @@ fn the_output_and_the_status_are_as_without() {
     if !can_attach() {
         return;
     }
-    // 15 seconds are enough for an attach and a detach on a busy machine.
+    // The programs run for 15 seconds, which are enough for an attach and a detach on a busy machine.
     let [alone, host] = [(); 2].map(|()| Host::start_for(LINKED[0], "6 15000"));
     let attached = host.tllmprof("attach PID --steps 10 --step cudaGraphLaunch");
     assert!(attached.status.success(), "{}", attached.err());

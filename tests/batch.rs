@@ -205,7 +205,8 @@ fn transformers_has_the_position_of_each_request() {
     assert_true(module, &["synchronous", "asynchronous", "5.0.0"]);
 }
 
-/// LMDeploy's batch contents are known only for batches whose requests are all in prefill or all in decode.
+/// In LMDeploy, the library cannot distinguish the prefill tokens of a mixed batch from its decode tokens. It counts
+/// all of them as prefill tokens.
 #[test]
 fn lmdeploy_has_tensors_whose_shapes_are_known() {
     for which in pythons() {
@@ -278,7 +279,7 @@ fn a_step_of_several_calls_has_no_batch() {
         "{found:?}"
     );
     assert!(ran.output.status.success());
-    // In a formula for batches, the user may name the function without its module.
+    // If each step makes one call of the function, the batches are known.
     let (found, ran) = of(rule);
     assert_eq!(found, truth(&ran));
 }

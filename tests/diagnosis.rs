@@ -193,7 +193,8 @@ fn records(folder: &Path) -> Vec<PathBuf> {
     paths.filter(is_record).collect()
 }
 
-/// Returns the findings, without those that a busy machine causes.
+/// Returns the causes and notes that the report has found. The finding `preempted`, which a busy machine causes, is
+/// left out unless `finds` names it.
 fn found<'a>(report: &'a Value, finds: &str) -> Vec<&'a Value> {
     let findings = report["findings"].as_array().unwrap().iter();
     let is_found = |finding: &&Value| {

@@ -31,7 +31,8 @@ struct Run {
     scratch: Scratch,
     name: String,
     ranks: Vec<Child>,
-    /// The shell that started all ranks and leads their process group, if the ranks are not children of the test.
+    /// The command `tllmprof run` that started all ranks, and that leads their process group. `None` if the ranks are
+    /// children of the test.
     leader: Option<Child>,
 }
 
@@ -577,8 +578,8 @@ fn a_run_that_waits_for_requests_is_watched_without_a_verdict() {
         let (_, json, output) = run.ask();
         let ranks = json["ranks"].as_array().into_iter().flatten();
         let quiet = ranks.filter_map(|rank| rank["quiet_ns"].as_u64());
-        // After 16 s without activity of the ranks, `tllmprof run` has checked the ranks twice: once after 2 s, and
-        // once later.
+        // After 16 s without activity of the ranks, `tllmprof run` has judged the ranks twice: after about 2 s, as the
+        // condition requires, and again 10 s later.
         if quiet.min() > Some(16_000_000_000) {
             assert_eq!(json["verdict"]["kind"], "idle");
             break;

@@ -117,7 +117,8 @@ fn exit_handlers_wait_for_a_thread_that_launches() {
     }
 }
 
-/// If starting the profiler takes long, the other threads wait for the start once, and not at each of their calls.
+/// In the program, `cuProfilerStart` returns only after another thread has made 200 launches. So the library must not
+/// make this thread wait for the profiler's start at each of its launches.
 #[test]
 fn a_profiler_that_starts_only_after_many_launches() {
     let shop = Workshop::new();

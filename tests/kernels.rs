@@ -195,7 +195,7 @@ fn a_wait_that_does_not_end_keeps_cupti_where_it_is() {
         "{}",
         ran.output.err()
     );
-    // CUPTI is ready in time for the second window.
+    // CUPTI has stayed attached, so kernels of the second window are recorded from its first step on.
     assert_eq!(ran.record().kernel_windows(), [(15, 17), (300, 302)]);
     assert_steps(&ran, 0, 3);
     assert_steps(&ran, 1, 3);
@@ -203,7 +203,7 @@ fn a_wait_that_does_not_end_keeps_cupti_where_it_is() {
 
 /// While kernels are recorded, the program loads a second library, which is linked directly to the driver. Calls from
 /// this second library bypass the gate, by which tllmprof keeps threads out of the driver while it removes CUPTI. One
-/// such call is still in progress when CUPTI is to be removed.
+/// such call is still in progress when CUPTI is to be removed, so CUPTI must stay in the driver.
 #[test]
 fn a_call_that_came_past_the_gate_is_not_in_the_driver_when_cupti_goes() {
     for reach in [Reach::LookedUp, Reach::Linked] {

@@ -240,8 +240,8 @@ fn compiled_code_has_the_modules_of_its_operations() {
     }
 }
 
-/// Code that torch's own compiler has generated gets the same scopes. The test needs a Python with torch. The program
-/// compiles a whole model, a model's `forward`, and each layer separately.
+/// Code that torch's own compiler has generated gets scopes that are named after torch modules, too. The test needs a
+/// Python with torch. The program compiles a whole model, a model's `forward`, and each layer separately.
 #[test]
 fn what_inductor_has_compiled_has_the_modules_of_its_operations() {
     let Some(python) = python_with_torch() else {
@@ -285,8 +285,8 @@ fn what_is_not_known_has_a_reason() {
     }
 }
 
-/// Two threads capture into one graph at once. If either thread may have made a node, the node's scope (such as a torch
-/// module) is unknown.
+/// Two threads capture into one graph at once. If it is uncertain which of them made a node, the node's scope (such as
+/// a torch module) is unknown.
 #[test]
 fn nodes_that_two_threads_may_have_made_are_not_known() {
     let ran = ran("shared", &[]);

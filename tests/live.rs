@@ -418,8 +418,7 @@ fn another_user_gets_nothing() {
     ]);
     let heard = run(other.current_dir("/"), TEST_TIMEOUT);
     assert_eq!(heard.out().trim(), "got b''", "{}", heard.err());
-    // The other user's server does not listen in root's folder, which other users may not enter. Root's server does not
-    // listen in the other user's folder.
+    // The server's own user, root, still finds the server in this folder.
     let mut seen = place.command("ps --json");
     let seen = run(seen.env("TLLMPROF_CONTROL", &folder), TEST_TIMEOUT);
     assert!(
@@ -575,7 +574,8 @@ fn a_record_that_nobody_named_begins_with_the_first_capture() {
     );
     assert_eq!(records(), 1);
     server.end();
-    // If the process has no record at all, a capture only starts and stops the CUDA profiler.
+    // With an empty `TLLMPROF_TRACE`, the process makes no record. A capture then starts and stops the CUDA profiler,
+    // but fails because there is nothing to report.
     fs::remove_file(place.path("end")).unwrap();
     let mut server = place.start(place.server("500").env("TLLMPROF_TRACE", ""));
     server.connect();

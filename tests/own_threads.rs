@@ -167,8 +167,8 @@ fn the_threads_are_gone_when_destructors_run() {
     }
 }
 
-/// Runs the host program under a tracer. Returns the tracer's output for a part of the run in which the host makes 1000
-/// steps, or `None` if tracing is forbidden.
+/// Runs the host program under a tracer. Returns the tracer's output: the system calls of the library's threads, with
+/// separate lines (`between …`) for those within a span of 1000 steps. Returns `None` if tracing is forbidden.
 fn traced(variables: &str, threads: usize) -> Option<Vec<String>> {
     static TRACER: Built = Built::new();
     let tracer = build_once(&TRACER, "own_threads/traced.c", &[]);
@@ -199,9 +199,9 @@ fn traced(variables: &str, threads: usize) -> Option<Vec<String>> {
     Some(output.out().lines().map(str::to_owned).collect())
 }
 
-/// Before the traced part, the tracer holds the program until each of the library's threads sleeps in a system call
-/// without a time limit. The control socket is in a separate folder, because commands of other tests connect to all
-/// sockets in the user's folder and would wake the library's thread.
+/// Before the span of 1000 steps, the tracer holds the program until each of the library's threads sleeps in a system
+/// call without a time limit. The control socket is in a separate folder, because commands of other tests connect to
+/// all sockets in the user's folder and would wake the library's thread.
 #[test]
 fn an_idle_thread_makes_no_system_call() {
     for (variables, threads) in [
@@ -234,8 +234,8 @@ fn an_idle_thread_makes_no_system_call() {
     }
 }
 
-/// `docs/safety.md` lists the system calls that each of the library's threads makes. The list must match the calls that
-/// the tracer sees.
+/// `docs/safety.md` lists the system calls that each of the library's threads makes. The list must contain every call
+/// that the tracer sees.
 #[test]
 fn the_page_lists_the_system_calls_of_each_thread() {
     let page = fs::read_to_string(repo().join("docs/safety.md")).unwrap();

@@ -187,7 +187,8 @@ fn calls_of_greenlets_end_in_any_order() {
             "pop long",
         ];
         assert_eq!(sequence, expected, "{python}");
-        // Each later call has exactly one range. The times that the program measured for the call must match the range.
+        // In each later round, each call has exactly one start-end range. The times that the program measured for the
+        // call must match the range.
         let times = ran.numbers("times");
         for (name, at) in [("short", 0), ("long", 1)] {
             let spans = ran.started(name);

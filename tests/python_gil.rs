@@ -370,8 +370,8 @@ fn totals_are_logged_where_cuda_is_used() {
         ("TLLM_PROFILE_START_STOP", "1000"),
         ("TLLMPROF_STEP", "cudaGraphLaunch"),
     ];
-    // `LD_LIBRARY_PATH` only names the folder of the stand-in for CUDA. The builds of `scripts/get-pythons` find their
-    // own libraries without it.
+    // `LD_LIBRARY_PATH` only names the folder of the stand-in for CUDA. That is enough, because the builds of
+    // `scripts/get-pythons` find their own libraries without the variable.
     for python in pythons() {
         for leave in ["in order", "at once"] {
             let variables: Vec<_> = cuda.into_iter().chain([("LEAVE", leave)]).collect();

@@ -66,7 +66,8 @@ fn assert_edges(which: &Python, ran: &Ran, expected: &[(char, usize)]) {
     assert!(ran.output.status.success(), "{context}");
 }
 
-/// Returns a few Pythons: the oldest, the newest, and the newest version for each way in which the library sees calls.
+/// Returns up to three Pythons: the oldest version, 3.11 (the newest version without `sys.monitoring`), and the newest
+/// version.
 fn some() -> impl Iterator<Item = &'static Python> {
     let all = pythons();
     let last = |minor| all.iter().rfind(move |python| python.version.1 == minor);
@@ -141,7 +142,8 @@ asyncio.run(main())
 ";
         let ran = run(which, coroutine, "py:__main__:step", "5-9");
         assert_edges(which, &ran, &[('+', 15), ('-', 29)]);
-        // If two coroutines run at the same time, the second iteration lasts until both have ended.
+        // Here two calls of `step` run at the same time. The iteration that the second call begins lasts until both
+        // calls have ended.
         let two = coroutine.replace("await step()", "await asyncio.gather(step(), step())");
         let ran = run(which, &two, "py:__main__:step", "5-9");
         assert_edges(which, &ran, &[('+', 11), ('-', 24)]);

@@ -232,7 +232,7 @@ fn however_it_ends_every_call_is_there() {
         assert_eq!(record.header.ended, Some(ended), "{end}");
         let launches = record.calls(CallKind::GraphLaunch);
         assert_eq!(launches.len(), 15_000, "{end}");
-        // If the process did not end in order, the last iteration has no end. One more iteration may be missing: if
+        // If the process crashed or was killed, the last iteration has no end. One more iteration may be missing: if
         // two threads begin iterations while a third thread opens the window, the two count as one.
         let iterations = record.iterations();
         let open = usize::from(ended == Ended::Not);

@@ -84,7 +84,7 @@ fn every_family_is_balanced_and_nothing_else_is_different() {
     ];
     let off = [on[0], ("ENABLE_PERFECT_ROUTER", "0")];
     let plain = run_with(families(), &[]);
-    // With the option off, the library must change nothing in any model. So it is enough to run one model.
+    // With the option off, the library must not change the results. One model is enough to check this.
     let off = run_with(&families()[..families().len().min(1)], &off);
     let on = run_with(families(), &on);
 
@@ -168,8 +168,9 @@ fn balanced_inside_windows_and_learned_outside() {
                 assert_eq!(plain, found, "step {n} is outside the window");
             }
         }
-        // Each of the six steps sends each of 64 tokens to 2 of 8 experts. The library also records the loads for the
-        // four steps outside the window: steps 0, 1, 4 and 5. Two of them come before the window closes.
+        // Each step sends each of 64 tokens to 2 of 8 experts. The record has, for each expert, the total number of
+        // tokens that it got so far in steps outside the window. The first such number is from steps 0 and 1, the
+        // second from steps 0, 1, 4 and 5.
         let record = Read::open(&scratch.path("w.tllmprof"));
         let settings = record.info(Info::Setting);
         assert!(

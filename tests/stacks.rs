@@ -106,7 +106,7 @@ impl Samples {
         let events = record.events.iter();
         let steps = events.filter(|(_, event)| is_iteration(event));
         let steps: BTreeSet<u32> = steps.map(|(thread, _)| *thread).collect();
-        // Other threads are sampled only while a thread that makes steps waits. Samples of these other threads are left
+        // Threads that make no steps are sampled only while a thread that makes steps waits. Their samples are left
         // out.
         let others: BTreeSet<u32> = record
             .events
@@ -186,9 +186,9 @@ impl Samples {
         callers.into_keys().collect()
     }
 
-    /// Asserts that the program's functions have their expected shares of the samples. In some runs in a thousand,
-    /// the shares deviate too much only by chance. So if the check fails, the test takes the same number of samples
-    /// again. All samples together must then be within a smaller limit.
+    /// Asserts that the program's functions have their expected shares of the samples. In some runs in a thousand, the
+    /// shares deviate too much only by chance. So if the check fails, the test takes the same number of samples again,
+    /// and all samples together must pass the check. The accepted error is smaller for more samples.
     #[track_caller]
     fn have_their_shares(&mut self, python: &Python, situation: &str, steps: u32) {
         let Err(wrong) = self.shares() else {
@@ -203,7 +203,7 @@ impl Samples {
     }
 
     /// Compares the program's functions' shares of the samples with the expected ones. Returns an error that describes
-    /// the first wrong share.
+    /// the first wrong share, or the samples if there are 200 or fewer.
     fn shares(&self) -> Result<(), String> {
         let functions = [("seventy", 0.7), ("twenty", 0.2), ("ten", 0.1)];
         let all: usize = functions
@@ -345,7 +345,8 @@ fn a_fork_in_a_window_ends_sampling_in_the_child_alone() {
         let (_, samples) = sampled_alone(python, "fork", 400);
         let threads: BTreeSet<_> = samples.0.iter().map(|sample| sample.thread).collect();
         assert_eq!(threads.len(), 1, "{python}");
-        // The stacks of the forked child must not contain functions of the parent.
+        // The forked child calls `ten` without `step`. So the only caller `step` shows that no stack of the child was
+        // sampled.
         assert!(
             samples.count("step") > 0 && samples.callers("ten") == ["step"].into(),
             "{python}"
@@ -459,8 +460,8 @@ fn a_filter_that_refuses_to_copy_memory_costs_one_line() {
 
 #[test]
 fn native_stacks_are_sampled_where_the_kernel_permits() {
-    /// Number of samples that a run needs to be checked. The runs get longer until one has that many, because the
-    /// kernel's timer may be coarse and the machine busy.
+    /// Number of samples of each kind (Python stacks and native stacks) that the run needs. The run is repeated with
+    /// more steps until it has that many, because the kernel's timer may be coarse and the machine busy.
     const MIN_SAMPLES: usize = 50;
     let python = few()[0];
     let mut steps = 1500;

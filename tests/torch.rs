@@ -314,8 +314,9 @@ fn who_holds_the_gil_does_not_wait_for_who_needs_it() {
         let ran = Program::fake("2-4,8-10,14-16,20-22,26-28", "--holds-gil")
             .env("FAKE_TORCH", format!("meets {place}"))
             .run();
-        // The program measures the duration of each of these calls. The library must not make them wait until another
-        // thread has opened or closed a window. A busy machine may delay some of them, but not all.
+        // While the fake torch starts, stops or exports its profiler, a second thread makes a CUDA call with the GIL
+        // held. This happens once per window. The call must not wait until the window has opened or closed. A busy
+        // machine may delay some of the five calls, but not all.
         let out = ran.output.out();
         let words: Vec<_> = out.split_whitespace().collect();
         assert_eq!(

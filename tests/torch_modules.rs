@@ -52,8 +52,8 @@ fn modules_have_ranges_by_their_qualified_names() {
         "{}",
         ran.output.err()
     );
-    // In some versions of torch, a call of the compiled model also calls the original model, so each module may have
-    // two ranges.
+    // In some versions of torch, a call of the compiled model also calls the original model. So each of these calls may
+    // have two ranges named `Model`.
     let rest = &pushed[eager..];
     let is_once_or_twice = [compiled, 2 * compiled].contains(&rest.len());
     assert!(

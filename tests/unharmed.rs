@@ -17,7 +17,8 @@ use common::{Output, Scratch, command, repo, run, shim, skipped};
 const TIMEOUT: Duration = Duration::from_secs(600);
 const SKIPPED: i32 = 77;
 
-/// Sets of environment variables to test, by name: the preload, and for some a further variable.
+/// The environments in which each script runs with the library. Each entry: a name, and the value of the variable
+/// `TLLM_PROFILE_START_STOP`, if that is set.
 const ENVIRONMENTS: [(&str, Option<&str>); 3] = [
     ("preload", None),
     ("preload and a window", Some("0-1")),

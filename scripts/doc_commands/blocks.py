@@ -59,8 +59,8 @@ def handled(needs, on_gpu):
     only that they exist ("there")."""
     if needs == "repo":
         return "there"
-    # Commands with a placeholder for the reader to replace, and commands that change the machine, cannot run
-    # anywhere. Commands that need a GPU cannot run without one. Of all these, only the options are checked.
+    # A block with `needs=NAME` needs something that this script does not provide, such as a running server. A block
+    # with `gpu` needs a GPU. If a block cannot run here, only the options of its commands are checked.
     return "options" if needs.startswith("needs=") or needs == "gpu" and not on_gpu else "run"
 
 

@@ -26,9 +26,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PYTHON, GLIBC_MINOR, ARCH = "3.12", 39, 90
 
 # Rules to make each engine's files smaller or usable. drop: removes files that match (a folder with `folder/*`, at any
-# depth). slim: keeps only the device code for sm_ARCH, with the options of slim.slim. strip: removes debug symbols
-# from all libraries except the engine's own. move: {from: to}. cublas12: adds a libcublas.so.12 that calls CUDA 13's
-# libcublas, and an empty libcublasLt.so.12. stubs: adds the packages in stubs/.
+# depth). slim: removes the device code for all processors but sm_ARCH, with the options of slim.slim. strip: removes
+# debug symbols from all libraries except the engine's own. move: {from: to}, moves files. cublas12: adds a
+# libcublas.so.12 that calls CUDA 13's libcublas, and an empty libcublasLt.so.12. stubs: adds the packages in stubs/.
 RULES = {
     "vllm": dict(
         drop=[

@@ -23,8 +23,8 @@ from .record_file import process_of
 
 NAME = "captures"
 MANY, STEPS = 100, 5
-# Number of windows for an engine. There are more than for a loop, because the durations of an engine's steps vary
-# more than the slowdown that the check looks for.
+# Number of windows for an engine. The durations of an engine's steps vary more than the slowdown that the check looks
+# for, so the check needs more windows than for a loop.
 ENGINE_MANY = 400
 PROFILED = 20
 # Maximum difference between the number of a window's first iteration and the number of iterations that were

@@ -17,8 +17,8 @@ from .engines import DRIVERS, MODEL_OF_EXPERTS, counted, largest, unlike_facts
 from .record_file import Record
 from .router import INNER, judge_kernels, judge_proof, judge_routing
 
-# First and last iteration of the window. It lies in the first round of the load, so in all other rounds the model's
-# own (learned) routers choose the experts.
+# First and last iteration of the window, which lies in the first round of the load. In the run `window` of KINDS,
+# routers are balanced only in this window. So in later rounds, the model's own (learned) routers choose the experts.
 FIRST, LAST = 30, 70
 KINDS = {"learned": {"TLLMPROF_KERNELS": INNER}, "perfect": {"TLLMPROF_KERNELS": INNER, "ENABLE_PERFECT_ROUTER": 1},
          "window": {"TLLMPROF_PERFECT_ROUTER": "window"}}
@@ -55,8 +55,9 @@ def judge_outputs(plain, learned, window):
     repeats = plain == learned
     said = (f"{same} of {len(after)} after the window's round with the plain run's tokens and log probabilities, {inside} changed in it; "
             f"{'the same' if repeats else 'others'} with the library alone")
-    # The random weights that engines make by themselves are so small that the choice of experts does not change the
-    # output. In such a model, only the experts' loads can show that other experts were chosen.
+    # The number of outputs that changed in the window's round is shown but not judged. The random weights that engines
+    # make by themselves are so small that the choice of experts may not change the output. Only the experts' loads can
+    # then show that other experts were chosen (judge_loads).
     if not after:
         return said, False
     return said, same == len(after) if repeats else None

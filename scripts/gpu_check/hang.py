@@ -16,8 +16,8 @@ from .programs import HERE
 from .router_ranks import NO_MULTICAST, free_port
 
 RANKS = 2
-# The reasons for which rank 1 hangs. For each: the kinds of verdict that are right, and a text that the verdict
-# must contain.
+# FAULTS: the faults that the program can plant in rank 1 (`none`: no fault). For each: the kinds of verdict that are
+# right, and a text that the verdict must contain. LATE: the kind for a rank that did not enter a collective.
 LATE = ("not-entered",)
 FAULTS = {"none": (("moves",), "slow, not stuck"), "sleep": (LATE, "hold_up"), "lock": (LATE, "wait_for_lock"), "mutex": (("lock",), "hold_mutex"),
           "deadlock": (("deadlock",), "threads wait for each other"), "gil": (("gil",), "hold_gil"), "queue": (("queue",), "fill_queue"),

@@ -23,7 +23,8 @@ OF_STEP = {"graph": 300, "eager": 300, "long": 60}
 # with the measured slowdown. No check uses it, because machines differ.
 COST = {"graph": 0.68, "eager": 0.16, "long": 0.08}
 AFTERWARDS = 0.005
-# Number of pairs of runs. The check reports a lasting cost of recording only if every pair shows it.
+# Maximum number of pairs of runs, one with recorded kernels and one without. The check reports a lasting cost of
+# recording only if every pair shows it, so it stops at the first pair that shows none.
 PAIRS = 3
 GPU_TIME = 0.02
 # Resolution of the GPU's clock in ns. Two tools may read the begin of a kernel one tick apart, and
@@ -184,8 +185,8 @@ def against_torch(bench, report):
     trace, ended = torch_run(bench, "kernels-torch", INNER, "profile")
     report.raw("torch, three kinds of steps, then the PyTorch profiler", ended)
     given = said(ended)
-    # The outputs of the pairs of runs. The first pair contains the run whose recorded kernels are compared with those
-    # that other tools recorded.
+    # The outputs of each pair of runs: one with recorded kernels and one without. The first pair contains the run
+    # above, whose recorded kernels are compared with those of the PyTorch profiler.
     printed = []
 
     def pair(number, kind):

@@ -32,8 +32,7 @@ APART = 0.02
 SAMPLE = {"sample": 2}
 # Matches the function `of_layer<L>`, which only layer L launches, by its mangled or demangled name.
 MARKER = re.compile(r"of_layer(?:ILi|<)(\d+)[E>]")
-# The models in torch that are checked. WAYS has the ways to run them, each with the minimum share of the kernels'
-# time that must have a module.
+# The models in torch that are checked.
 MODELS = ("llama", "mixtral", "gpt_oss")
 # For llama.cpp: the window, the number of rounds that the program makes, and the number of rows that are printed. A
 # scope is an operation, that is, a function of libggml-cuda whose name matches LLAMA_SCOPES. libggml-cuda's hundreds of
@@ -44,10 +43,11 @@ LLAMA_LEAST = 0.8  # minimum share of the kernels' time that must have a scope
 LLAMA_SCOPES = r"sym:^ggml_cuda_op_@ggml|llama,sym:^ggml_cuda_(mul_mat(_id|_q|_vec_q|_vec_f|_f|_cublas)?|cpy|dup|flash_attn_ext|argmax)\(@ggml|llama"
 # Matches the names of the kernels with which the driver itself copies and sets memory (on an H200 with driver 580).
 DRIVERS_OWN = re.compile(r"mem(cpy|set)\d+(_post)?$")
-# The ways to run a model; the first word of each is an argument of layers_torch.py. In an eager run, the GPU rests
-# between kernels and its clocks rise, so kernels are faster than in a graph. To compare eager runs with graphs, both
-# are also run "queued": a first kernel, KEEPS_BUSY, occupies the GPU until everything is launched. A second queued run
-# shows the difference between equal runs.
+# WAYS: the ways to run a model, each with the minimum share of the kernels' time that must have a module. The first
+# word of each way is an argument of layers_torch.py. In an eager run, the GPU rests between kernels and its clocks
+# rise, so kernels are faster than in a graph. To compare eager runs with graphs, both are also run "queued": a first
+# kernel, KEEPS_BUSY, occupies the GPU until everything is launched. A second queued run (AGAIN) shows the difference
+# between equal runs.
 QUEUED, AGAIN, QUEUED_GRAPH = "queued", "queued again", "queued_graph"
 KEEPS_BUSY = "spin_kernel"
 WAYS = {"eager": 0.99, "graph": 0.99, QUEUED: 0, AGAIN: 0, QUEUED_GRAPH: 0, "compiled": 0.95}

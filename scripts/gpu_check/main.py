@@ -60,8 +60,8 @@ def options(doc):
         given.llama = given.llama or os.path.join(given.engines, LLAMA)
         given.only.append(LLAMA)
     if given.engine or given.records or given.docs:
-        # With these options, only their own checks run. `--engine` is not in the name of any other check, so this value
-        # of --only excludes all other checks.
+        # With these options, only their own checks run. No check has `--engine` in its name, so this value of --only
+        # excludes all other checks.
         given.only = given.only or ["--engine"]
         given.no_throughput = True
     return given

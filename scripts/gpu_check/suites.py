@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from . import child
 
-# The library's variables with everything turned on, with windows at iterations that short tests reach and at
+# Variables that turn on most of the library's features, with windows at iterations that short tests reach and at
 # iterations that only long tests reach.
 ALL_ON = {
     "TLLM_PROFILE_START_STOP": "5-24,100-119,1000-1019,5000-5099,50000-50099", "TLLMPROF_STEP": "cudaLaunchKernel",

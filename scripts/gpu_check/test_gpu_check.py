@@ -236,8 +236,8 @@ class WholeRunTest(ExportCase):
         trace = self.export.trace()
         rule = steady_rule(trace, [STREAM_WAIT], 5, 30)
         expected = from_whole_run(trace, rule, 10, 12)
-        # 20 waits have ended before iteration 10 begins: five before the first step, two in each of steps 0 to 6,
-        # and one in step 7.
+        # The rule counts an iteration at every second wait, so 20 waits have ended when iteration 10 begins: five
+        # before the first step, two in each of steps 0 to 6, and one in step 7.
         self.assertEqual(expected.marks, [8, 9, 10])
         self.assertEqual(expected.calls, {"graph launch": 0, "kernel launch": 6, "stream wait": 6})
         self.assertIsNone(from_whole_run(trace, rule, 10, 500))

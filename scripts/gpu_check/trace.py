@@ -12,8 +12,9 @@ KINDS = {
                       "cudaLaunchCooperativeKernel", "cuLaunchCooperativeKernel"),
     "stream wait": ("cudaStreamSynchronize", "cuStreamSynchronize"),
     "event wait": ("cudaEventSynchronize", "cuEventSynchronize"),
-    # Reads from the GPU are recognized by the name of the call and not by nsys's record of the copy, because nsys lacks
-    # some of these records. (For JAX, nsys lacked 246 records, from the time when XLA tries out its kernels.)
+    # This call always reads from the GPU, so nsys's record of the copy is not needed. nsys lacks some of these records.
+    # (For JAX, nsys lacked 246 records, from the time when XLA tries out its kernels.) A call of cudaMemcpyAsync counts
+    # as a read if nsys has a record of a copy from the GPU.
     "read": ("cuMemcpyDtoHAsync",),
     "asynchronous copy": ("cudaMemcpyAsync", "cuMemcpyAsync"),
 }

@@ -59,7 +59,8 @@ class Expected:
                 if pattern:
                     self.patterns.add(pattern)
                 elif len({masked(line) for line in lines}) > 1:
-                    # The line has not even the same form in all runs without the library, so any line is accepted.
+                    # Even with its numbers masked, this line differs between runs without the library, so any line is
+                    # accepted.
                     self.is_free = True
 
     @property

@@ -195,8 +195,8 @@ def main(doc):
         def work(job):
             if bench.is_stopped:
                 return []
-            # The programs are built in a folder whose name differs from run to run, so the name is removed from the
-            # key.
+            # The programs are built in a folder whose name differs from run to run. The name is removed from the key
+            # under which the outcomes are stored, so that later runs find them.
             key = kept and kept.key(str(job.what).replace(folder, ""))
             done = kept.take(key) if kept else None
             if done:

@@ -8,8 +8,8 @@ from collections import Counter, defaultdict
 from . import surroundings
 from .settings import PRELOADS, SETTINGS
 
-# The first and the last line of the page's part that another test, tests/odd.rs, writes. This part
-# is kept when the page is written.
+# The first and the last line of the part of the page that tests/odd.rs writes. This part is kept
+# when the rest of the page is written.
 SITUATIONS = ("## Other situations\n", "<!-- end of situations -->\n")
 COMPARED = ("same", "once", "different")
 # The columns of the page's table of programs, each with the surroundings whose outcomes it sums up. All other

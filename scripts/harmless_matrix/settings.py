@@ -16,7 +16,8 @@ class Setting:
         return {name: value.replace(RECORDS, records) for name, value in self.variables.items()}
 
 
-# All of the library's features except ENABLE_PERFECT_ROUTER, whose purpose is to change results.
+# Turns on most of the library's features at the same time. ENABLE_PERFECT_ROUTER is left out, because its purpose is to
+# change results.
 EVERYTHING = {
     "TLLMPROF_START_STOP": "2-5,8-",
     "TLLMPROF_STEP": "auto",

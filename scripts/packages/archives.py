@@ -48,7 +48,7 @@ def tar(files, version, architecture, when):
 
 
 def deb(files, version, architecture, when):
-    # zsh of Debian looks for the completions of packages in vendor-completions.
+    # In Debian, zsh looks for the completions of packages in vendor-completions instead of site-functions.
     files = {"usr/" + path.replace("/site-functions/", "/vendor-completions/"): file for path, file in compressed(files).items()}
     licenses = b"\n\n".join(files.pop(f"usr/share/doc/tllmprof/{name}").content for name in LICENSES)
     files["usr/share/doc/tllmprof/copyright"] = File(b"tllmprof may be used under either of two licenses, MIT or Apache 2.0.\n\n" + licenses)

@@ -4,8 +4,8 @@ import gzip
 import io
 from dataclasses import dataclass
 
-# The types of the two handles that a call has, as letters (f: function, g: graph, s: stream, e: event). Calls that are
-# not listed have a number or nothing in place of each handle.
+# For each call: the types of its handles in the fields `arg` and `stream`, as letters (f: function, g: graph, s:
+# stream, e: event). None: the field has no handle. Calls that are not listed have no handles in these fields.
 HANDLES = {
     "launch": "fs", "launch_ex": "fs", "launch_cooperative": "fs", "graph_launch": "gs", "event_record": "es",
     "stream_wait_event": "se", "event_query": "e", "event_sync": "e", "event_sync_end": "e", "stream_sync": "s",

@@ -174,7 +174,7 @@ impl Host {
     }
 
     /// Returns one pair for each period in which the profiler was on according to the stand-in driver's log: the
-    /// number of launches before its start and before its stop.
+    /// numbers of the first and of the last launch in this period. The program's first launch has the number 0.
     pub(crate) fn switches(&self) -> Vec<(u64, u64)> {
         switches(&self.path("calls"), self.pid())
     }

@@ -35,7 +35,7 @@ fn start(python: &Python, arguments: &str) -> Host {
     Host::started(&python.path, &arguments, &variables)
 }
 
-/// Asks the program `host.py` what the library has left in its process, and returns the answer.
+/// Asks the program `host.py` which traces the library has left in its process. Returns this state as JSON.
 fn state(host: &Host) -> Value {
     let (look, state) = (host.path("look"), host.path("state"));
     fs::write(look, "").unwrap();

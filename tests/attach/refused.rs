@@ -76,8 +76,8 @@ fn a_process_that_ends_meanwhile_is_not_waited_for() {
         return;
     }
     for n in 0..20 {
-        // When `sleep` ends, it becomes a zombie, because this test does not wait for it before the command `attach`
-        // has ended.
+        // When the process `sleep` ends, it becomes a zombie, because this test calls `wait` for it only after the
+        // command `attach` has ended.
         let seconds = format!("0.{:03}", 15 * n);
         let mut child = Command::new("sleep").arg(seconds).spawn().unwrap();
         let ended = run(attach(child.id()).env("TLLMPROF_LIB", shim()), TEST_TIMEOUT);

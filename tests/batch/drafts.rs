@@ -78,8 +78,8 @@ fn engines_have_the_functions_that_make_passes_of_draft_models() {
     }
 }
 
-/// For each engine: the versions, the folders whose code runs draft models, and beginnings of calls of the step's
-/// functions. The test checks that no file in these folders contains such a call.
+/// For each engine: the versions, the folders whose code runs draft models, and texts that code would contain if it
+/// called or defined the step's functions. The test checks that no file in these folders contains such a text.
 const WITHIN: [(&str, [&[&str]; 3]); 3] = [
     (
         "vllm",

@@ -34,8 +34,8 @@ fn engines_have_what_the_formulas_name() {
             let rows = rows.filter(|row| row.versions.contains(version));
             rows.map(move |row| {
                 let formulas = row.formulas().unwrap();
-                // Strings with which a formula compares values are names of enum members, so these names are checked,
-                // too.
+                // `names` includes the strings with which a formula compares values. They are names of enum members,
+                // which the source must define, too.
                 json!({"step": step, "arguments": formulas.arguments, "names": formulas.names})
             })
         });

@@ -78,8 +78,8 @@ impl Load {
 }
 
 impl Ran {
-    /// Returns one pair for each window that opened: the iteration after which it opened, and the library's message
-    /// about it.
+    /// Returns one pair for each window that a trigger opened: the iteration after which it opened, and the library's
+    /// message about it.
     pub(crate) fn fired(&self) -> Vec<(u64, String)> {
         let said = self.output.err();
         let lines = said.lines().filter_map(|line| {

@@ -31,10 +31,10 @@ impl fmt::Display for Python {
     }
 }
 
-/// The CPythons to test with. `TLLMPROF_TEST_PYTHONS` selects them: `one` is the newest, and `all` is every CPython
-/// of the machine. The default is one CPython of each minor version, and one without a GIL if there is one. A shared
-/// build is preferred for an even minor version, and a static build for an odd one. If no CPython is found, the running
-/// test is reported as skipped.
+/// The CPythons to test with. `TLLMPROF_TEST_PYTHONS` selects them: `one` is the newest shared build with a GIL, and
+/// `all` is every CPython of the machine. The default is one CPython of each minor version with a GIL, and one of each
+/// minor version without a GIL. A shared build is preferred for an even minor version, and a static build for an odd
+/// one. If no CPython is found, the running test is reported as skipped.
 pub(crate) fn pythons() -> &'static [Python] {
     static FOUND: OnceLock<Vec<Python>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {

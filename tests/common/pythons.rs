@@ -9,8 +9,8 @@ use super::{command, run};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Returns four CPythons for tests that depend little on the version: the oldest, one in between, the newest, and the
-/// newest without a GIL. With `TLLMPROF_TEST_PYTHONS=all`, returns all.
+/// Returns at most four CPythons for tests that depend little on the version: of those with a GIL, the oldest, one in
+/// between and the newest; and the newest without a GIL. With `TLLMPROF_TEST_PYTHONS=all`, returns all.
 pub(crate) fn few() -> Vec<&'static Python> {
     let (with_gil, without): (Vec<_>, Vec<_>) = pythons().iter().partition(|one| one.has_gil);
     if std::env::var("TLLMPROF_TEST_PYTHONS").is_ok_and(|which| which == "all") {

@@ -10,8 +10,9 @@ use serde_json::Value;
 use crate::common::{Scratch, compiler, repo, run, standin};
 use crate::{TEST_TIMEOUT, tllmprof};
 
-/// The source of a program that makes steps until the record has 16 samples of the GPU's state. If the program gets a
-/// file as its argument, it adds itself to the processes in this file, which the stand-in for NVML reads.
+/// The source of a program that makes steps until the record has 16 samples of the GPU's state. Without the stand-in
+/// for NVML there are no samples, and the program makes 42 steps. If the program gets a file as its argument, it adds
+/// itself to the processes in this file, which the stand-in for NVML reads.
 const PROGRAM: &str = r#"
 #define _GNU_SOURCE
 #include "gpu.h"

@@ -112,8 +112,8 @@ impl Program {
         self.env("TLLMPROF_KERNELS", steps)
     }
 
-    /// Makes the program record its own kernels with CUPTI during the steps `FROM-TO` (without step TO). `by` is the
-    /// way in which it gets CUPTI's functions.
+    /// Makes the program itself record its kernels with CUPTI. `steps` is `FROM-TO`: the steps from FROM to TO - 1.
+    /// `by` is the way in which the program gets CUPTI's functions.
     pub(crate) fn profiled(self, by: Reach, steps: &str) -> Self {
         let library = match by {
             Reach::Linked => "profiler-linked.so",
@@ -190,7 +190,7 @@ impl Ran {
             .unwrap()
     }
 
-    /// Returns the process that the report reads from the record.
+    /// Reads the record as the command `report` does.
     pub(crate) fn process(&self) -> Process {
         let reader = Reader::open(&self.file()).unwrap();
         Process::read("record".into(), &reader).unwrap()
@@ -286,7 +286,7 @@ impl Read {
         self.gpu_events().count() as u64
     }
 
-    /// Returns the number of GPU events (kernels, copies and memsets) that the record reports as dropped.
+    /// Returns the number of events, of any kind, that the record reports as dropped.
     pub(crate) fn gpu_work_dropped(&self) -> u64 {
         let events = self.events.iter().map(|(_, event)| event.what);
         events
@@ -324,8 +324,8 @@ impl Read {
         pairs.map(|(open, close)| (open.1, close.1)).collect()
     }
 
-    /// Returns the number of kernels by name, from the opening of the window with index `window` until the opening of
-    /// the next one.
+    /// Returns, by name, the number of kernels that began after the window with index `window` opened and before the
+    /// next window opened.
     pub(crate) fn kernels_of(&self, window: usize) -> BTreeMap<String, u64> {
         let opened = self.kernel_edges(Edge::Open);
         let from = opened[window].0;

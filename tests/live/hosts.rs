@@ -72,8 +72,8 @@ fn nothing_listens_after_an_exec_and_the_file_is_swept() {
 fn a_host_that_closes_all_descriptors_keeps_its_own_and_is_found_again() {
     let place = Place::new();
     let mut command = place.server("2000");
-    // The program closes all descriptors. The log of the stand-in for CUDA would be an open descriptor, so the stand-in
-    // must have no log.
+    // The program closes all descriptors and opens a file of its own in their place. The stand-in for CUDA must have no
+    // log, because it would then write its log into that file.
     command.env("HOST", "closes").env_remove("STANDIN_LOG");
     let mut server = place.start(&mut command);
     // A client stays connected while the program closes its descriptors. Other tests' programs may listen at the same
@@ -164,7 +164,8 @@ fn a_process_that_uses_no_cuda_has_no_thread_and_no_socket() {
     assert!(fs::read_dir(place.path("run")).unwrap().next().is_none());
 }
 
-/// The exit status of a program whose preload `live/slow_listen.c` cannot intercept its system calls.
+/// The exit status of the program if the kernel lacks the seccomp filters with which the preload `live/slow_listen.c`
+/// intercepts system calls.
 const SLOW_LISTEN_CANNOT: i32 = 77;
 
 /// Maximum number of runs of the program. No further run is made after a run that ended while its socket was being
@@ -237,9 +238,9 @@ fn what_killed_processes_leave_is_swept() {
         let mut dies = place.start(&mut place.server("2000"));
         dies.connect();
         dies.kill();
-        // A file `PID.bind` says that the process PID is about to listen. The first of these files belongs to a
-        // process that was killed before it listened, the second to a running process. The name of the third is of
-        // another form. Of these files, only the first may be removed.
+        // A file `PID.bind` says that the process PID is about to listen. The first of these files belongs to a process
+        // that was killed before it listened, the second to a running process. The third file's name contains no PID.
+        // Of these files, only the first may be removed.
         let folder = place.path("run/tllmprof");
         fs::write(folder.join(format!("{pid}.bind")), "").unwrap();
         fs::write(folder.join(format!("{}.bind", lives.pid())), "").unwrap();

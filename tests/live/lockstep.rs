@@ -88,8 +88,8 @@ fn a_rank_that_has_no_requests_is_named_and_the_others_are_whole() {
     assert!(captured.err().contains(&line), "{}", captured.err());
     assert!(captured.out().contains("4 processes"), "{}", captured.out());
     assert_eq!(common(&ranks).len(), 1);
-    // The idle rank has discarded the request of the last command, because the rank was paused. So the next window that
-    // this rank captures is that of the next command.
+    // The last command has given up on the idle rank and has withdrawn its request there. So the next window that this
+    // rank captures is that of the next command.
     fs::remove_file(place.path("idle/pause")).unwrap();
     let captured = place.tllmprof(&format!("capture {} --steps 5", idle.pid()));
     assert!(captured.status.success(), "{}", captured.err());

@@ -118,8 +118,7 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
     let served = Served::metrics(&place);
     let counted = |values: &BTreeMap<String, f64>| values["tllmprof_iterations_total"];
     let is_known = |values: &BTreeMap<String, f64>| {
-        // The process looks up its rank in the first iteration after a request for its metrics. So the rank is known
-        // by iteration 100.
+        // The histogram, which is checked below, must have more than 90 iterations.
         counted(values) > 100.0
     };
     served.text();

@@ -47,7 +47,7 @@ impl Place {
         self.0.path(name)
     }
 
-    /// Returns the command of a server that listens. The default rule makes each graph launch a step.
+    /// Returns the command of a server that listens. Each graph launch is a step, unless the caller sets another rule.
     pub(crate) fn server(&self, args: &str) -> Command {
         let mut command = built_command(server());
         command

@@ -133,8 +133,7 @@ fn a_window_for_a_profiler_begins_no_record_and_is_refused_where_none_waits() {
         taken.len() == 1 && taken[0].1 - taken[0].0 == 3,
         "{taken:?}"
     );
-    // This capture also records, so it starts a record. The earlier captures only started and stopped the CUDA
-    // profiler.
+    // This capture also records, so it starts a record. The earlier capture only started and stopped the CUDA profiler.
     let recorded = place.tllmprof(&format!("capture {} --steps 4", server.pid()));
     assert!(recorded.status.success(), "{}", recorded.err());
     assert_eq!(records(), 1);

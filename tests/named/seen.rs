@@ -10,7 +10,7 @@ pub(crate) const BY_ENTRY: &str = "is followed by its entry";
 /// Part of the debug message that says that the library hooks a function through the GOT slots of its callers.
 pub(crate) const BY_NAME: &str = "is followed where other modules call it";
 
-/// Returns the message for the way in which the library usually hooks functions on this processor.
+/// Returns [`BY_ENTRY`] or [`BY_NAME`], depending on how the library usually hooks functions on this processor.
 pub(crate) fn usual() -> &'static str {
     if is_x86_64() { BY_ENTRY } else { BY_NAME }
 }

@@ -32,7 +32,7 @@ impl Workshop {
             true => self.0.path(source),
             false => repo().join("tests/named").join(source),
         };
-        // Without this option, GCC may split off parts of a function under the same name.
+        // Without `-fno-partial-inlining`, GCC may split off parts of a function under the same name.
         cc.args(["-O2", "-g", "-Wall", "-Wextra", "-Wno-psabi"])
             .args([
                 "-fno-partial-inlining",

@@ -14,7 +14,8 @@ fn the_programs_ranges_make_iterations() {
     let Some(nsys) = nsys() else { return };
     let scratch = Scratch::new("own");
     let program = nvtx::program(&scratch, "nvtx/ranges.c");
-    // Each entry is a KIND for the program, its rule, and the domain and name of the ranges that a step opens.
+    // Each entry: the program's argument KIND, a rule, and for each range that a step opens, its domain and the
+    // beginning of its name.
     type Kind<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)]);
     let kinds: [Kind<'_>; 5] = [
         ("push_a", "nvtx:^step", &[("", "step"), ("", "inner")]),

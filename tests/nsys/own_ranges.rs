@@ -72,7 +72,8 @@ fn waits_on_another_thread() {
     }
 }
 
-/// The process ends by `_exit` while a window (the range `capture`) is open. In this case nsys drops all its data.
+/// The process ends by `_exit` while a window is open. The library must first close the window's range `capture`,
+/// because nsys drops all its data if this range does not end.
 #[test]
 fn open_window_at_quick_exit() {
     let Some(nsys) = nsys() else { return };

@@ -31,9 +31,9 @@ pub(crate) fn fuse() -> &'static Path {
     build_once(&BUILT, "odd/fuse.c", &[])
 }
 
-/// Shell functions for preparation scripts. `group CONTROLLER` makes a control group (cgroup version 1 or 2). `set FILE
-/// VALUE` writes VALUE to a file of the control group, if the file exists. `enter` makes the program start in the
-/// control group, and `leave` removes the group.
+/// Shell functions for preparation scripts. `group CONTROLLER FILE1 FILE2` makes a control group that has FILE1 (cgroup
+/// version 1) or FILE2 (version 2). `set_one FILE VALUE` writes VALUE to a file of the control group, if the file
+/// exists. `enter` makes the program start in the control group, and `leave` removes the group.
 const GROUPS: &str = r#"
 group() {
     for root in /sys/fs/cgroup/$1 /sys/fs/cgroup; do

@@ -77,7 +77,8 @@ fn has_none(case: &Case<'_>, why: &str) {
     assert_eq!(fs::read_dir(ran.path("left")).unwrap().count(), 0);
 }
 
-/// Runs the program. Asserts that the record is that of a process that was killed during iteration `at`.
+/// Runs the program. Asserts that the record is that of a process that was killed just before step `at`, that is,
+/// during iteration `at - 1`.
 #[track_caller]
 fn is_unfinished(case: &Case<'_>, at: u64) {
     let Some(ran) = case.compare() else { return };

@@ -22,8 +22,8 @@ struct Hosts {
     home: PathBuf,
 }
 
-/// Builds a program that finds `library` and its dependencies at run time. The program is linked to `library` only if
-/// `options` say so.
+/// Builds a program or a plugin that finds `library` and its dependencies at run time. It is linked to `library` only
+/// if `options` contains `-DLINKED`.
 fn build(source: &str, built: &Path, options: &[&str], library: &Path) {
     let mut cc = compiler();
     cc.args([

@@ -42,7 +42,7 @@ pub(crate) struct Both {
     counts: BTreeMap<Process, Counts>,
 }
 
-/// Runs `check` for a few CPythons, and then fails with all their errors.
+/// Runs `check` for a few CPythons. Panics with all errors if any of these checks fails.
 pub(crate) fn with_each(check: impl Fn(&Python) -> Result<(), String>) {
     let wrong: Vec<String> = few()
         .into_iter()
@@ -175,8 +175,9 @@ impl Both {
         }
     }
 
-    /// Checks that the library recorded holds of the GIL in each process that counted collections. Even a Python
-    /// without a GIL has a GIL while it imports modules.
+    /// Checks that the library recorded holds of the GIL in each process that counted collections. For a Python without
+    /// a GIL, there may be none, or some, because such a Python has a GIL while it imports modules. In any case, no
+    /// more holds may have ended than begun.
     pub(crate) fn gil(&self, python: &Python) -> Result<&Self, String> {
         for process in self.truth.keys() {
             let holds = self.count(*process, "GIL hold");

@@ -56,8 +56,9 @@ fn failures(output: &Output) -> BTreeSet<String> {
         .collect()
 }
 
-/// Returns the test functions that fail with the library but not without it. Some depend on timing and may fail on a
-/// busy machine, so a failure counts only if it occurs in a second run, too.
+/// Returns a message if the test fails with the library in a way in which it does not fail without it. Some test
+/// functions depend on timing and may fail on a busy machine, so only the failures of a second run with the library
+/// count.
 fn wrong(python: &Python, test: &str) -> Option<String> {
     let mut with = own(python, test, true);
     if with.status.success() {

@@ -49,7 +49,7 @@ fn started_with_any_allocator() {
     with_each(|python| {
         for allocator in ["debug", "malloc", "malloc_debug", "pymalloc_debug"] {
             if !python.has_gil && allocator.contains("malloc") {
-                // A Python without a GIL has its own allocator and does not accept malloc.
+                // A Python without a GIL has its own allocator, and accepts neither malloc nor pymalloc.
                 continue;
             }
             let name = format!("{}: PYTHONMALLOC={allocator}", name(python));
@@ -195,8 +195,8 @@ fn that_end_in_any_way() {
                 .gil(python)?
                 .at_least(3)?;
         }
-        // The process replaces its program by a second one (exec), which makes one more garbage collection. So there
-        // are at least four collections instead of three.
+        // The program makes three garbage collections, like the programs above. Then it replaces itself by a second
+        // program (exec), which makes one more. So at least four collections must be recorded.
         run(python, &[], "ends.py", &["execs"])
             .same()?
             .at_least(4)?;

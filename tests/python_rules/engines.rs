@@ -241,8 +241,8 @@ for _ in range(120):
     assert_edges(which, &ran, &[('+', 100), ('-', 105)]);
 }
 
-/// Returns the library's messages about an engine whose function is called `calls` times per step, and the report's
-/// notes.
+/// Runs a program in which an engine's function is called `calls` times per step. Returns those of the library's
+/// messages that contain ` counted `, and the text of the report.
 fn counted_in(which: &Python, calls: usize) -> (Vec<String>, String) {
     let program = format!(
         "{LOOP}

@@ -36,8 +36,8 @@ fn line(ran: &Ran, text: &str) -> String {
     said.remove(0)
 }
 
-/// Asserts that the profiler was started and stopped at `edges`, and that the library logged that window 5-9 was
-/// captured, and nothing else.
+/// Asserts that the profiler was started and stopped at `edges`, and that the library logged exactly three messages,
+/// the last of which says that window 5-9 was captured.
 #[track_caller]
 fn assert_only_captured(which: &Python, ran: &Ran, edges: &[(char, usize)], iterations: usize) {
     assert_edges(which, ran, edges);

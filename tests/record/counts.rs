@@ -74,7 +74,7 @@ pub(crate) fn kills() -> usize {
     std::env::var("TLLMPROF_TEST_KILLS").map_or(12, |kills| kills.parse().unwrap())
 }
 
-/// Reads the calls that a program counted in its file (`lines.h`).
+/// Reads the numbers of calls, ranges and marks that a program has counted in its file (`lines.h`).
 pub(crate) fn made(path: &Path) -> Vec<Made> {
     let bytes = fs::read(path).unwrap_or_default();
     let (lines, _) = bytes.as_chunks::<64>();

@@ -201,9 +201,9 @@ fn gpu_times_are_those_of_the_gpu() {
         ("elsewhere", 3),
         ("turns", 3),
         ("refused", 3),
-        // The library measures GPU time by events that it records on the streams. In a default stream, such an event
-        // also waits for the work of the legacy stream, until the library knows the number of launches per iteration.
-        // So the first steps are not exact.
+        // The library measures GPU time by CUDA events that it records on the streams. Until it knows the number of
+        // launches per iteration, such an event in one default stream may also wait for the work of another default
+        // stream. So the first steps are not exact.
         ("defaults", 5),
     ] {
         for drain in ["1", "0"] {
@@ -212,8 +212,8 @@ fn gpu_times_are_those_of_the_gpu() {
             assert_eq!(ran.lost(), 0, "{how}");
             let spans = ran.spans();
             assert!(spans.iter().all(|span| (3..=8).contains(&span.iteration)));
-            // A span is marked as cut if no wait of the thread shows the end of its work. This can happen until the
-            // library knows the number of launches per iteration.
+            // A span is marked as cut if no wait of the thread that launched its work shows the end of the work. In
+            // these two programs, this happens until the library knows the number of launches per iteration.
             let may_be_cut = matches!(how, "fresh" | "elsewhere");
             assert_eq!(spans.iter().any(|span| span.cut), may_be_cut, "{how}");
         }
@@ -224,8 +224,8 @@ fn gpu_times_are_those_of_the_gpu() {
 fn however_the_program_reaches_cuda_its_streams_are_distinguished() {
     /// Number of pieces of GPU work in a step.
     const PIECES: usize = 7;
-    /// Number of these pieces that come before the graph launch, which begins the iteration. The first of them is a copy
-    /// to the device that is too small to be timed.
+    /// Number of these pieces that come before the graph launch, which begins the iteration. The first of them is a
+    /// copy to the device that is too small to be timed.
     const BEFORE: usize = 3;
     for way in [
         "shared12",
@@ -435,7 +435,7 @@ fn what_the_program_destroys_is_not_touched_again() {
 #[test]
 fn another_threads_capture_is_left_alone() {
     let ran = ran("captured", 12, "3-9", &[]);
-    // The program prints the final status of the capture, which shows that the library did not invalidate it.
+    // The program's exit status, which `ran` checks, shows that the library did not invalidate the capture.
     ran.assert_exact([3, 4, 8, 9]);
     assert!(ran.recorded(6).is_empty());
     // In this run, the capture is still active when the window closes.

@@ -33,8 +33,8 @@ fn made(program: &Program) -> (u64, u64) {
     (sum(|made| made.calls), sum(|made| made.pushed))
 }
 
-/// Asserts that the event of each call and range is either recorded or counted as dropped, and that the record marks
-/// where events are missing.
+/// Asserts that the event of each call and range is either recorded or counted as dropped, and that the record does not
+/// report more missing events than it counts as dropped.
 fn assert_kept_and_dropped(program: &Program, record: &Read) {
     let (calls, pushed) = made(program);
     let dropped = record.header.counter(Counter::EventsDropped);

@@ -142,8 +142,9 @@ fn shown(bytes: &[u8]) -> Option<(State, String)> {
     Some((process.state(), events))
 }
 
-/// Changes bytes of a real record, after which the reader must not report the same contents as complete. The tests of
-/// the record's format do the same with artificial records.
+/// Changes bytes of a real record. If the contents differ after that, the reader must report the record as damaged or
+/// refuse it. It must never report it as unfinished. The tests of the record's format do the same with artificial
+/// records.
 #[test]
 fn a_real_record_that_was_changed_never_passes_for_whole() {
     let counts = Counts::new();

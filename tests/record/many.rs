@@ -219,8 +219,8 @@ fn windows_of_many_threads_steps_are_exact() {
                         continue;
                     }
                     for (begun, edge) in ran.switches(steps.every) {
-                        // When the profiler is started or stopped, no step after the window's first or last one may
-                        // have begun.
+                        // When the profiler is started, no step of the window may have begun yet. When it is stopped,
+                        // no step after the window may have begun.
                         assert!(begun <= edge, "{what}: {begun} had begun at {edge}");
                         edges += 1;
                         // When the profiler is started or stopped, all steps before that point must have begun. This

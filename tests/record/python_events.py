@@ -31,7 +31,7 @@ def cycle():
 gc.disable()
 gc.collect()
 marked()
-# The window opens at the first wait that ends an iteration.
+# After two waits, the window is open.
 for _ in range(2):
     assert runtime.cudaDeviceSynchronize() == 0
 for generation in (0, 1, 2, 2, 0):

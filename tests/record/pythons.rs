@@ -74,7 +74,8 @@ fn timed(record: &Read) -> Vec<Timed> {
     record.events.iter().map(at).collect()
 }
 
-/// Returns the number of the thread's events that satisfy `is` and lie between the times `from` and `to`.
+/// Returns the number of the thread's events that satisfy `is` and lie between the times `from` and `to`, give or take
+/// [`MAX_DIFFERENCE_NS`].
 fn between(events: &[Timed], thread: u64, from: u64, to: u64, is: impl Fn(What) -> bool) -> usize {
     let is_it = |event: &&Timed| {
         event.0 == thread
@@ -99,8 +100,8 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
         let events = timed(&record);
         let all = |is: fn(What) -> bool| events.iter().filter(|event| is(event.1)).count();
 
-        // A time near the begin of the run, read from the program's own clock, which must agree with the record's
-        // clock.
+        // An anchor is a reading of the record's clock and of the monotonic clock at the same time. The first anchor
+        // must be older than the program's first reading of the clock, and no event may end after the last anchor.
         let begun = numbers(&output, "begun")[0][0];
         // Events of resource use are left out, because their duration field contains an amount.
         let spans = events
@@ -187,8 +188,8 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
             }
         }
         assert!(waited > 0, "{python}: nobody waited");
-        // The record only has long holds of the GIL, each of which began when another thread handed over the GIL. The
-        // counter also includes the many short ones.
+        // The record has only those holds of the GIL that last long enough. The counter also includes the many short
+        // ones.
         let handoffs = record.header.counter(Counter::GilHandoffs);
         let kept = all(|what| what == What::GilHold) as u64;
         assert!(handoffs >= kept && kept >= 5, "{python}: {handoffs} {kept}");

@@ -291,7 +291,8 @@ fn sixty_four_threads_at_once_lose_nothing() {
     assert_eq!(output.status.code(), Some(7), "{}", output.err());
     assert_every_range_is_there(&record, &program.made(), 0);
     let steps = record.ranges();
-    // All threads use the same new names. The record must have each name once, whichever thread uses it first.
+    // All threads use the same new names. Each name must belong to 64 ranges, one of each thread, whichever thread uses
+    // it first.
     for n in 0..200 {
         let name = format!("step {n}");
         assert_eq!(steps.iter().filter(|range| range.name == name).count(), 64);
@@ -357,7 +358,7 @@ fn assert_every_range_is_there(record: &Read, made: &[Made], more: u64) {
         let marks = record.marks();
         let marks = marks.iter().filter(|mark| mark.0 == thread);
         is_so_many(marks.count(), made.marked, "marks");
-        // In each step, one range encloses the others, so its end comes after theirs.
+        // In each step, the range `step N` encloses the range `inner`, so it ends after `inner`.
         for (n, pair) in pushed.chunks(2).enumerate() {
             assert_eq!(
                 (pair[0].name.as_str(), pair[0].domain.as_deref()),

@@ -65,7 +65,7 @@ impl Shell {
         }
     }
 
-    /// Waits until the shell, or a program in it, has printed `text`. Earlier output is discarded.
+    /// Waits until the shell, or a program in it, has printed `text`. Returns the new output up to the end of `text`.
     #[track_caller]
     fn expect(&mut self, text: &str) -> String {
         let deadline = Instant::now() + TEST_TIMEOUT;

@@ -232,7 +232,7 @@ fn a_release_that_does_otherwise_stays_as_it_is_with_one_line() {
             "FusedMoE.forward takes its logits elsewhere",
         ),
     ];
-    // The following code paths have two types of layers, each with and without a bias.
+    // Each release has exactly two of the following code paths: experts in groups, without and with a bias.
     let ways = [
         "grouped",
         "grouped bias",

@@ -42,8 +42,8 @@ fn assert_exact(how: &str, first: usize, last: usize) -> String {
 
 #[test]
 fn another_thread_waits_one_step_late() {
-    // In this program, the library takes the return of the wait for one step as the begin of the next step. At that
-    // moment, the program may already have launched the next step, so the window may begin one step later.
+    // In this program, another thread waits for each step one step late. The window may begin one step late, too, but
+    // it must have exactly 20 steps.
     for both in run("late", "100-119") {
         let switched = switched_at(&both);
         assert_eq!(switched[1] - switched[0], 20, "{:#?}", both.said());

@@ -4,7 +4,8 @@ use tllmprof_config::RANK_VARIABLES;
 
 use super::twice::{Both, Situation, start, stop};
 
-/// Prepares a program with all environment variables that give a rank empty. A test can then set the rank.
+/// Prepares a program for which each environment variable that can give a rank is empty. A test can then set one of
+/// them.
 fn without_rank(program: &str) -> Situation {
     RANK_VARIABLES
         .into_iter()

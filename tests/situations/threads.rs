@@ -41,7 +41,8 @@ fn sixty_four_threads_launch_at_once() {
             assert_eq!(total(&ran.said()), 6400, "{program}");
             let (first, end) = edges(&ran);
             // When the profiler is started or stopped, each of the other threads may have a launch in progress. So the
-            // numbers of launches may differ from 3000 and 4000 by up to THREADS.
+            // number of launches before the start may differ from 3000 by up to THREADS, and the number before the stop
+            // may be up to THREADS lower than 4000.
             assert!(
                 first.abs_diff(3000) <= THREADS,
                 "{program}: Start after {first} launches"
@@ -76,8 +77,8 @@ fn steady_iterations_of_threads_that_launch_at_once() {
         }
         exact += 1;
         let (first, end) = edges(&ran);
-        // Each of the 8 other threads may be making a launch when the window opens and when it closes, so up to 16
-        // launches may be missing or additional.
+        // Other threads may be making launches when the window opens and when it closes. So a few launches, up to 16,
+        // may be missing or additional.
         let few = (end - first).abs_diff(500) <= 16;
         assert!(few, "{first} to {end}: {}", ran.output.err());
         assert_eq!(total(&ran.said()), 3200);

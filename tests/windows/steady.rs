@@ -47,8 +47,8 @@ fn steady_iterations_are_taken_once_their_time_has_settled() {
             said.last(),
             Some(&format!("{window} captured: 400 iterations by {step}"))
         );
-        // The program ends before its step times are steady, so no window opens. The message says how many steps there
-        // were.
+        // The program ends before its step times are steady, so no window opens. The message says why: `auto`
+        // recognised no step, or there were only 12 iterations.
         let ran = fixture().args("--steps 12").run();
         assert!(ran.switches().is_empty());
         let said = ran.said();
@@ -91,7 +91,8 @@ fn a_run_without_a_window_ends_with_a_summary_and_the_line_that_makes_the_page()
     let made = run(&mut page, Duration::from_secs(60));
     assert!(made.status.success(), "{}", made.err());
     assert!(scratch.path("tllmprof-x.html").is_file());
-    // In these cases no window opens. The command then writes no page, because the page would show nothing.
+    // In these cases no window opens, and a page would show nothing. So the command does not print the line about the
+    // page.
     for (more, steps, line) in [
         (
             &["--light"][..],
@@ -105,8 +106,8 @@ fn a_run_without_a_window_ends_with_a_summary_and_the_line_that_makes_the_page()
     }
 }
 
-/// Runs the serving loop with this number of steps under `tllmprof run`. Returns the process's entry in the report, and
-/// the messages.
+/// Runs the fixture `steps_shared12` with this number of steps under `tllmprof run`. Returns the process's entry in the
+/// report, and the messages.
 fn run_by_default(options: &[&str], steps: &str, variables: &[(&str, &str)]) -> (Value, String) {
     let scratch = Scratch::new("default");
     let mut it = command(tllmprof());

@@ -14,8 +14,8 @@ const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 /// Symbol type of an indirect function (`STT_GNU_IFUNC`), whose address is chosen at load time.
 const IFUNC: u8 = 10;
 
-/// Maximum size of a table of an ELF file, in bytes. It is also the maximum number of buckets that are read of a hash
-/// table. A table that should be larger, according to the ELF headers, belongs to a damaged file.
+/// Maximum size of a symbol table or string table that is read from a module, in bytes, and maximum number of buckets
+/// that are read from its hash table. Only a damaged module has larger tables.
 const MAX_TABLE_SIZE: usize = 64 << 20;
 
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +35,7 @@ pub(crate) struct Symbol {
     pub is_ifunc: bool,
 }
 
-/// A module (program or shared library) that is loaded in the process.
+/// A module (program or shared library) that is loaded in the other process.
 pub(crate) struct Module {
     pub path: String,
     /// The load bias: a module's address in memory minus its address in the file.
@@ -50,11 +50,12 @@ pub(crate) struct Module {
     has_interpreter: bool,
 }
 
-/// Returns all modules (program and shared libraries) that are loaded in the process.
+/// Returns all modules (program and shared libraries) that are loaded in the process with this memory and these
+/// mappings (`maps`).
 pub(crate) fn modules(memory: &ProcessMemory, maps: &[Mapping]) -> Vec<Module> {
     let first = maps.iter().filter(|mapping| {
-        // Modules are mapped from files, except the vDSO. Devices are left out because reading their memory may have
-        // side effects.
+        // Modules are mapped from files, except the vDSO. Mappings of devices (`/dev/`) are left out because reading
+        // the memory of a device may have side effects.
         mapping.offset == 0 && (mapping.path.starts_with('/') || mapping.path == "[vdso]")
     });
     first
@@ -131,8 +132,8 @@ impl Module {
         })
     }
 
-    /// Returns true if the module's code is mapped at the address that its headers state. If this is not so, the
-    /// program has mapped the file only to read its contents, such as its symbols.
+    /// Returns true if the module's code is mapped at the addresses that its headers state. Otherwise the program has
+    /// mapped the file only to read its contents, such as its symbols.
     fn is_code(&self, maps: &[Mapping]) -> bool {
         let mut code = self
             .headers
@@ -272,7 +273,7 @@ impl Module {
                 continue;
             }
             // A symbol may have several versions. Hidden versions exist only for programs that were linked with an
-            // older release of the library, so the version that is not hidden is used.
+            // older release of the library. So a hidden version is used only if no other version exists.
             let version = versions
                 .as_ref()
                 .and_then(|all| all.get(index * 2..index * 2 + 2));
@@ -386,8 +387,8 @@ pub(crate) mod tests {
         // SAFETY: the function returns a zero-terminated string that is never freed.
         let version = unsafe { core::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
         let newest = libc.newest(&memory, "GLIBC_").unwrap();
-        // The minor versions may differ by a few, because a glibc release that adds no functions defines no symbol
-        // version.
+        // The minor number of the newest symbol version may be lower than that of the C library by a few, because a
+        // glibc release that adds no functions defines no symbol version.
         let (major, minor) = version.to_str().unwrap().split_once('.').unwrap();
         assert_eq!(newest.0, major.parse::<u32>().unwrap());
         let minor: u32 = minor.parse().unwrap();

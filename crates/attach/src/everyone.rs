@@ -89,8 +89,9 @@ impl<'a> Everyone<'a> {
                         let tid = thread.tid();
                         stopping.swap_remove(index);
                         if let Some(registers) = stopped.registers() {
-                            // If the stop has made the thread's system call return early, the registers are set
-                            // immediately. So the thread repeats this call even if the command is killed.
+                            // If the stop has made the thread's system call return early, the thread's registers are
+                            // set at once so that it repeats this call. So it does this even if the command is killed
+                            // before the end of the stop.
                             if was_cut_short(&registers) {
                                 stopped.make_again(registers);
                             }
@@ -184,9 +185,9 @@ impl<'a> Everyone<'a> {
         stopped
     }
 
-    /// Resumes the threads inside `fork`, and sets the registers of all other threads so that these can continue. The
-    /// kernel resumes the other threads when their tracer ends. So this function must be called from the tracer
-    /// thread, which must end right afterwards. Returns how long the first thread was stopped.
+    /// Resumes the threads inside `fork`. Sets the registers of all other threads so that these repeat a system call
+    /// that the stop has cut short. The kernel resumes the other threads when their tracer ends. So the tracer thread
+    /// must call this function, and must end right afterwards. Returns how long the first thread was stopped.
     pub(crate) fn release(self) -> Duration {
         let threads = self.threads.into_iter();
         let (forking, others): (Vec<_>, Vec<_>) =

@@ -11,7 +11,7 @@ use crate::traced::{Instruction, Stopped};
 
 /// Highest system call number that is checked against the filters.
 const LAST_CALL: u32 = 480;
-/// Maximum number of system call filters that are examined in a process.
+/// Number of system call filters that are examined for a thread. A thread must have fewer filters than this.
 const MAX_FILTERS: usize = 64;
 
 /// The system calls that the library makes while it is loaded and while it starts to listen on its control socket.
@@ -34,8 +34,7 @@ const NEEDED: [libc::c_long; 15] = [
 ];
 
 /// Returns true if no system call filter of a stopped thread can end the process, and all filters permit the calls that
-/// the library needs. Returns false if the filters cannot be read, or if the thread has none or more than
-/// [`MAX_FILTERS`] of them.
+/// the library needs. Returns false if the filters cannot be read, or if their number is 0, [`MAX_FILTERS`] or more.
 pub(crate) fn are_harmless(thread: &Stopped) -> bool {
     for index in 0..MAX_FILTERS {
         match thread.filter(index) {
@@ -116,8 +115,8 @@ fn outcomes(filter: &[Instruction], number: u32) -> Option<Outcomes> {
             code if code & 7 == 4 => open.push((next, None)),
             // `ja`: an unconditional jump
             0x05 => open.push((next.checked_add(usize::try_from(k).ok()?)?, value)),
-            // `jeq`, `jgt`, `jge`, `jset`: the first four lines compare with a constant, the last one with the index
-            // register, whose value is unknown
+            // `jeq`, `jgt`, `jge`, `jset`: the next four lines compare the accumulator with a constant. The fifth line
+            // compares it with the index register, whose value is unknown
             0x15 => jump(value.map(|value| value == k)),
             0x25 => jump(value.map(|value| value > k)),
             0x35 => jump(value.map(|value| value >= k)),
@@ -195,7 +194,8 @@ mod tests {
         let ret_a = [instruction(0x16, 0, 0, 0)];
         let beyond = [instruction(0x05, 0, 0, 7)];
         assert!(!is_harmless(&ret_a) && !is_harmless(&beyond) && !is_harmless(&[]));
-        // The jump depends on a computed value, so both branches must be considered possible.
+        // The fourth instruction jumps depending on a computed value. So both of its branches are possible, and one of
+        // them returns `end`.
         let any = |end| {
             [
                 instruction(0x20, 0, 0, 0),

@@ -75,8 +75,7 @@ pub(crate) fn inject(pid: i32, library: Library<'_>) -> Result<Attached, AttachR
     Ok(attached)
 }
 
-/// Returns the executable mappings of `maps`. A word on a stack is a return address only if it points into one of
-/// these mappings.
+/// Returns the executable mappings of `maps`. As long as these are the same, no module has been loaded or unloaded.
 fn code_of(maps: &[Mapping]) -> Vec<Mapping> {
     let code = maps.iter().filter(|mapping| mapping.is_executable);
     code.cloned().collect()
@@ -186,8 +185,8 @@ impl ProcessFacts {
         }
     }
 
-    /// Stops one thread and tries to make it continue at the stub (the injected code). Returns the result, and how long
-    /// the thread was stopped.
+    /// Stops the thread `tid` and tries to make it continue at the stub (the injected code). Returns the result, and
+    /// how long the thread was stopped.
     fn try_one(&self, tid: i32) -> (Tried, Duration) {
         // Raises the priority of this thread, the tracer, so that the stopped thread does not stay stopped while the
         // tracer waits for a processor. Only root may raise the priority.
@@ -260,8 +259,8 @@ impl ProcessFacts {
         let written = stopped
             .write(texts, &self.texts)
             .and_then(|()| stopped.write(stub, &bytes));
-        // The code and texts are read back after they were written, because the thread will execute what is really
-        // there. If the memory differs from what was to be written, attaching is refused.
+        // The code and texts are read back after they were written. If the memory does not contain them, the thread
+        // must not execute it, and attaching is refused.
         let is_there = written.is_some()
             && self.memory.some(stub, bytes.len()) == Some(bytes)
             && self.memory.some(texts, self.texts.len()).as_ref() == Some(&self.texts);
@@ -281,8 +280,8 @@ impl ProcessFacts {
         }
     }
 
-    /// Returns true if the functions that the stub (the injected code) calls, and the code after which the stub is
-    /// placed, are still at the same addresses.
+    /// Returns true if the mappings that contain `dlopen`, `pthread_create` and the place of the stub (the injected
+    /// code) are the same in `code` as before the threads were stopped.
     fn stays(&self, code: &[Mapping]) -> bool {
         let (stub, _) = self.room;
         let addresses = [
@@ -390,7 +389,8 @@ impl ProcessFacts {
     }
 }
 
-/// Returns true if the thread was created by the tllmprof library.
+/// Returns true if the thread's name shows that the tllmprof library, or a stub that was injected to load it, has
+/// created the thread.
 fn is_own(pid: i32, tid: i32) -> bool {
     process::thread_name(pid, tid).starts_with("tllmprof")
 }

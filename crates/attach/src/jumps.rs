@@ -167,8 +167,8 @@ impl Entries {
     /// thread executes the instructions that it replaces, and none may return into them. Returns the outcome, and how
     /// long the threads were stopped.
     fn round(&self, wanted: &[UnwrittenJump]) -> (Result<(), JumpFailure>, Duration) {
-        // Raises the priority of this thread, the tracer, so that the threads do not stay stopped while the tracer waits
-        // for a processor. Only root may raise the priority.
+        // Raises the priority of this thread, the tracer, so that the stopped threads do not wait until the tracer gets
+        // a processor. Only root may raise the priority.
         // SAFETY: the arguments are numbers, and only this thread is affected.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
         let everyone = match Everyone::stop(self.pid, &self.memory, STOP_TIMEOUT) {

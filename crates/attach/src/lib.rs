@@ -58,7 +58,7 @@ use std::path::Path;
 pub fn attach(pid: i32, library: Library<'_>) -> Result<Attached, AttachRefusal> {
     load(pid, library).map_err(|refusal| match refusal {
         AttachRefusal::NoProcess | AttachRefusal::Zombie | AttachRefusal::Kernel => refusal,
-        // If the process ends meanwhile, its memory reads as empty, and a check may then report a wrong reason.
+        // If the process ends while it is checked, its memory reads as empty, and a check may report a wrong reason.
         _ if process::is_ending(pid) => AttachRefusal::Ended,
         _ => refusal,
     })

@@ -19,7 +19,8 @@ pub struct Library<'a> {
 pub struct Attached {
     /// The longest time for which any thread of the process was stopped.
     pub stopped: Duration,
-    /// Number of times that a thread was stopped. The last of these stops was that of the thread at a safe point.
+    /// Number of attempts to stop a thread at a safe point, where it can run injected code. Only the last attempt
+    /// succeeded.
     pub tries: u32,
     /// The return value of the library's `tllmprof_attach`: the number of a `tllmprof_control::Answer`. 0 means that
     /// the request (to attach or to detach) was carried out.
@@ -29,7 +30,8 @@ pub struct Attached {
 /// The result of hooking the driver's functions, that is, of writing jumps at their entries.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Hooked {
-    /// Number of functions of the CUDA driver that should be hooked; 0 if the process has not loaded the driver.
+    /// Number of functions of the CUDA driver that the library wants to hook, including those whose entries cannot be
+    /// patched. 0 if the process has not loaded the driver.
     pub known: u64,
     /// Number of functions of the CUDA driver that are hooked. The library counts all calls of these functions,
     /// regardless of the module that makes the call.
@@ -39,6 +41,6 @@ pub struct Hooked {
     pub rounds: u32,
     /// The longest time for which one round stopped the threads.
     pub stopped: Duration,
-    /// The reason why some functions that could be hooked were not hooked. `None` if all of them were hooked.
+    /// The reason why some functions whose entries can be patched were not hooked. `None` if all of these were hooked.
     pub why: Option<&'static str>,
 }

@@ -93,7 +93,7 @@ pub(crate) struct Places {
     pub ours: Vec<Range<u64>>,
     /// The version of the process's C library, such as (2, 34). `None` if the version is unknown.
     pub glibc: Option<(u32, u32)>,
-    /// Indices of the modules, in the list of all modules, that stay loaded as long as the process lives.
+    /// The modules that stay loaded as long as the process lives, as indices in the list of all modules.
     stay: Vec<usize>,
 }
 
@@ -112,7 +112,8 @@ fn is_ours(module: &Module) -> bool {
     module.path == MADE || module.file_name().starts_with("libtllmprof.so")
 }
 
-/// Returns the functions of the C library that attaching uses or that threads wait in, by name.
+/// Returns those functions of the C library, by name, that the stub (the injected code) calls or in which a thread may
+/// wait, and `exit`.
 fn c_library_functions(
     memory: &ProcessMemory,
     modules: &[Module],

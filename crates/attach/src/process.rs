@@ -265,7 +265,7 @@ pub(crate) fn not_permitted() -> AttachRefusal {
     }
 }
 
-/// Checks that the program in the process is built for this machine's processor (x86-64).
+/// Checks that the program in the process is a 64-bit program for x86-64, and that this command is one, too.
 fn check_machine(folder: &Path) -> Result<(), AttachRefusal> {
     const X86_64: [u8; 2] = [62, 0];
     const I386: [u8; 2] = [3, 0];
@@ -286,8 +286,8 @@ fn check_machine(folder: &Path) -> Result<(), AttachRefusal> {
     }
 }
 
-/// Returns true if the library's path leads to the same file in the process as in this command. The result is false
-/// for a process with another root directory, such as one in a container.
+/// Returns true if the library's path leads to the same file in the process as in this command. In a process with
+/// another root directory, such as one in a container, the path usually leads to no file or to another file.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_file(pid: i32, library: &Path) -> bool {
     let relative = library.strip_prefix("/").unwrap_or(library);

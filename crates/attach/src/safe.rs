@@ -4,9 +4,10 @@
 //! thread must not be made to call `pthread_create` while it holds such a lock, or is inside code that such a lock
 //! protects. So a thread is at a safe point if all its stack frames are known and
 //!
-//! - no frame is in the loader, in a library that defines `malloc`, or in the tllmprof library,
-//! - the innermost frame is not in the C library, or it is in one of the C library's waiting functions
-//!   ([`Places::waits`]) and in a system call that waits,
+//! - no frame is in the loader, in the C library's `exit`, in a library that defines `malloc`, or in the tllmprof
+//!   library,
+//! - the innermost frame is not in the C library, or the thread is in a system call that waits and the C library makes
+//!   this call in one of its waiting functions ([`Places::waits`]),
 //! - no other frame is in the C library, except the outermost ones, which call `main` or a thread's function.
 //!
 //! The number of the system call is not sufficient: a thread that waits for a lock of `malloc` uses the same system

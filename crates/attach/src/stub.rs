@@ -36,11 +36,11 @@ pub(crate) const ANSWER: u64 = MAX_STATE + 40;
 /// byte.
 pub(crate) const TEXT: u64 = MAX_STATE + 48;
 pub(crate) const MAX_TEXT: u64 = 512;
-/// Offset, in the region (the data memory of the injected stub), of a word about the file in memory that the new thread
-/// has made for the library: the file's descriptor plus 1, or a negative error number.
+/// Offset, in the region (the data memory of the injected stub), of the result of making a file in memory for the
+/// library: the file's descriptor plus 1, or a negative error number. The new thread makes the file.
 pub(crate) const FILE: u64 = TEXT + MAX_TEXT;
-/// Offset, in the region (the data memory of the injected stub), of the word with which the command answers:
-/// [`WRITTEN`] once it has written the library into the file in memory, or [`GIVEN_UP`] if it has failed to do this.
+/// Offset, in the region (the data memory of the injected stub), of a word that the command sets once it has tried to
+/// write the library into the file in memory: to [`WRITTEN`], or to [`GIVEN_UP`] if it has failed.
 pub(crate) const READY: u64 = FILE + 8;
 /// Offset, in the region (the data memory of the injected stub), of the path of the file in memory. The command writes
 /// the path.
@@ -75,8 +75,8 @@ pub(crate) const MADE: &str = "/memfd:libtllmprof.so (deleted)";
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Constants {
     pub region: u64,
-    /// The address of the region (the stub's data memory), negated. If the stub adds it to a value, the sum is 0 if the
-    /// value is the region's address. This kind of comparison changes no flags.
+    /// The address of the region (the stub's data memory), negated. The stub adds it to a value to find out if the
+    /// value is the region's address: the sum is then 0. Unlike `cmp`, this comparison changes no flags.
     pub negated: u64,
     pub pthread_create: u64,
     pub pthread_detach: u64,

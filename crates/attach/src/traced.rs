@@ -242,15 +242,16 @@ impl Stopped {
         Ok(Some(filter))
     }
 
-    /// Resumes the thread as if it had not been stopped. `registers` are its current registers. Returns how long the
-    /// thread was stopped.
+    /// Resumes the thread as if it had not been stopped. `registers` are the registers that it had when it stopped.
+    /// Returns how long the thread was stopped.
     pub(crate) fn go_on(self, registers: Registers) -> Duration {
         self.settle(registers);
         self.detach()
     }
 
-    /// Sets the thread's registers so that it continues as if it had not been stopped: a system call that the stop has
-    /// cut short is repeated. `registers` are the thread's current registers.
+    /// Sets the thread's registers so that it continues as if it had not been stopped. A system call that the stop has
+    /// cut short is repeated, unless a signal is pending, which would have ended the call in any case. `registers` are
+    /// the registers that the thread had when it stopped.
     pub(crate) fn settle(&self, registers: Registers) {
         let tid = self.thread.as_raw();
         if was_cut_short(&registers) {

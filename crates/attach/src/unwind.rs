@@ -9,9 +9,9 @@ use gimli::{
 use crate::elf::Module;
 use crate::memory::ProcessMemory;
 
-/// Maximum number of stack frames that are followed for a thread.
+/// Maximum number of stack frames of a thread that are read. The outer frames of a deeper stack stay unknown.
 const MAX_FRAMES: usize = 4096;
-/// Maximum size of an entry of an unwind table, in bytes.
+/// Upper limit, exclusive, of the length of an entry of an unwind table, in bytes. Longer entries are damaged.
 const MAX_ENTRY_BYTES: u32 = 1 << 20;
 
 /// Values of the registers by DWARF number: the 16 general registers, then the return address. `None` if a value is

@@ -18,7 +18,7 @@ use core::ffi::c_int;
 type Word = u128;
 const WORD: usize = size_of::<Word>();
 
-/// Does the work of `memcpy` and `memmove`.
+/// Implements `memcpy` and `memmove`.
 ///
 /// # Safety
 /// The requirements of `memmove`.
@@ -96,7 +96,7 @@ unsafe fn backwards(to: *mut u8, from: *const u8, length: usize) {
     }
 }
 
-/// Does the work of `memset`.
+/// Implements `memset`.
 ///
 /// # Safety
 /// The requirements of `memset`.
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn fill(to: *mut u8, byte: c_int, length: usize) -> *mut u
     to
 }
 
-/// Does the work of `memcmp` and `bcmp`.
+/// Implements `memcmp` and `bcmp`.
 ///
 /// # Safety
 /// The requirements of `memcmp`.
@@ -162,8 +162,7 @@ pub unsafe extern "C" fn compare(one: *const u8, other: *const u8, length: usize
     0
 }
 
-/// Does the work of `strlen`. Reads byte by byte, because memory checkers would report a read after the end of the
-/// text.
+/// Implements `strlen`. Reads byte by byte, because memory checkers would report a read after the end of the text.
 ///
 /// # Safety
 /// The requirements of `strlen`.
@@ -228,8 +227,8 @@ names! {
 mod tests {
     use super::*;
 
-    /// Lengths in bytes of the areas that the tests copy, fill, compare or measure. The range is so large that each
-    /// branch of the tested functions runs.
+    /// Lengths, in bytes, of the areas that the tests copy, fill or compare, and of the texts that they measure. With
+    /// these lengths, each branch of the tested functions runs.
     const LENGTHS: core::ops::Range<usize> = 0..200;
     const ROOM: usize = 512;
 

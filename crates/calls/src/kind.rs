@@ -139,7 +139,8 @@ impl CallPurpose {
         matches!(self, Self::GraphLaunch | Self::KernelLaunch { .. })
     }
 
-    /// Returns true if the call adds a node with GPU work to the graph when its stream is being captured.
+    /// Returns true if the call adds a kernel, copy or memset node to a graph when its stream is being captured. A
+    /// graph launch is excluded, because it adds a child graph node.
     #[must_use]
     #[inline]
     pub const fn makes_node(self) -> bool {

@@ -2,9 +2,9 @@
 //!
 //! A row of the [table](CALLS) is one *call*. It has the driver's and the runtime's names for the same function,
 //! including the legacy and per-thread-stream (`_ptsz`, `_ptds`) forms. The preloaded library exports every name of
-//! every row, and recognizes the names in `dlsym` and `cuGetProcAddress`. Step rules (the values of `TLLMPROF_STEP`)
-//! accept these names. Readers of a record look up the meaning of its calls here. All facts about a call are in its
-//! row, so a new call needs only a new row in `table.rs`.
+//! every row, and recognizes the names in `dlsym` and `cuGetProcAddress`. A step rule (the value of `TLLMPROF_STEP`)
+//! may name the calls that launch, copy or wait. Readers of a record look up the purpose of its calls here. All facts
+//! about a call are in its row, so a new call needs only a new row in `table.rs`.
 
 #![forbid(unsafe_code)]
 
@@ -126,8 +126,8 @@ pub fn kind_of(name: &str) -> Option<CallPurpose> {
     Call::by_name(name).map(Call::kind).or_else(other)
 }
 
-/// Returns the name of the CUDA function that corresponds to the function `name`, if `name` is a HIP function or a
-/// function that CUDA has removed. Returns other names unchanged.
+/// Returns the name of the CUDA function that corresponds to the function `name`, if `name` is a HIP function, a
+/// function that CUDA has removed, or a copy to or from a symbol. Returns other names unchanged.
 #[must_use]
 pub fn cuda_name(name: &str) -> Cow<'_, str> {
     let known = table::SAME.iter().find(|(other, _)| *other == name);
@@ -146,8 +146,8 @@ pub fn cuda_name(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns true if the driver function with this name may submit work to the GPU. Unknown functions are assumed to
-/// submit work.
+/// Returns true if the driver function with this name may submit work to the GPU. A function that has no row in the
+/// table is assumed to submit work, unless its name contains an entry of [`table::WITHOUT_WORK`].
 #[must_use]
 pub fn may_give_work(name: &str) -> bool {
     match Call::by_name(name) {

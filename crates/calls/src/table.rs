@@ -270,7 +270,8 @@ macro_rules! table {
         pub const CUPTI_CALLS: &[(CuptiCall, &[&str])] =
             &[$((CuptiCall::$cupti, &[$(stringify!($cupti_name)),*])),*];
 
-        /// A function with which a program creates or destroys NCCL communicators, or with which ranks communicate.
+        /// A function with which a program creates, checks or destroys NCCL communicators, or with which ranks
+        /// communicate.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u8)]
         #[allow(missing_docs)] // the variants are named after the functions

@@ -21,8 +21,9 @@ pub trait AddOn: Sync {
     /// Called when the library has found out where iterations begin, and therefore drops the current span. From then
     /// on, there are iterations and no spans. Must neither wait nor allocate memory.
     fn span_is_replaced(&self) {}
-    /// Called when the window is about to close, before the profiler or any add-on is switched off. The device is idle
-    /// at this time, unless a stream capture is active.
+    /// Called when the window is about to close, before the CUDA profiler or any add-on is switched off. The library
+    /// has waited until the device was idle, at most 5 s. It does not wait during a stream capture or with
+    /// `--no-drain`.
     fn window_closes(&self, _: &Place<'_>) {}
     /// Called after the window has closed, when the profiler and all add-ons are switched off.
     fn window_is_closed(&self, _: &Place<'_>) {}

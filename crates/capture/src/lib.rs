@@ -35,7 +35,8 @@ use tllmprof_sync::{Guard, Lock};
 use window::{CaptureState, DRAIN_TIMEOUT};
 use worker::Job;
 
-/// Maximum time that closing a window (a range of profiled iterations) may delay the end of the process.
+/// Maximum time to wait at the end of the process: for the lock on `STATE`, and then for the worker, until it has
+/// closed the window (the range of profiled iterations).
 const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Maximum time that opening a window (a range of profiled iterations) waits for the worker to create the driver events
@@ -56,8 +57,8 @@ lifecycle::global! {
 /// Initializes this crate when the process has begun to use CUDA.
 fn start(settings: &'static Settings) {
     recorder::set_helper(worker::ask_for_room);
-    // `has_tool` loads the NVTX tool, which runs code of the tool. That code must not run while this thread holds the
-    // lock, so `has_tool` is called before the lock is taken.
+    // `Ranges::new` loads the NVTX tool, which runs code of the tool. That code must not run while this thread holds
+    // the lock on `STATE`, so the ranges are made before the lock is taken.
     let wanted = settings.nvtx && injection::has_tool();
     let ranges = wanted.then(|| Ranges::new(&settings.nvtx_name));
     if wanted {
@@ -131,8 +132,8 @@ fn switch(place: &Place<'_>, edge: Switched) {
     } else if let Some(open) = &mut state.open
         && !open.profiling
     {
-        // If there was no CUDA context when the window (the range of profiled iterations) opened, the profiler could
-        // not be started at that time. It is started now.
+        // The profiler could not be started when the window (the range of profiled iterations) opened, for example
+        // because there was no CUDA context yet. So the start is tried again.
         open.profiling = Driver::get().is_some_and(Driver::start_profiler_late);
     }
     if let Point::In(iteration) = place.point {
@@ -209,8 +210,8 @@ pub fn keep_batch(iteration: Option<u64>, batch: Batch) {
     if let Some(iteration) = iteration.or_else(recorder::open_iteration) {
         recorder::batch(iteration, batch);
     }
-    // Taking the lock must not wait: this thread holds the GIL, and the thread that has the lock may be waiting for
-    // the GIL.
+    // This thread holds the GIL, so it must not wait for the lock: the thread that has the lock may wait for the device
+    // for seconds ([`drain`]), and all Python threads would wait with it.
     if HAS_RANGES.load(Ordering::Relaxed)
         && let Some(mut state) = STATE.try_lock()
         && let Some(ranges) = &mut state.ranges
@@ -225,7 +226,7 @@ pub fn takes_kernels(settings: &Settings) -> bool {
 }
 
 /// Must be called before another profiler in this process calls a function of CUPTI. CUPTI serves one profiler at a
-/// time, so this library releases CUPTI if the other profiler begins to use CUPTI with this call.
+/// time, so this library releases CUPTI first, unless the call only ends a subscription.
 pub fn cupti_is_called(call: CuptiCall) {
     cupti::is_called(call);
 }

@@ -21,7 +21,7 @@ use tllmprof_recorder::What;
 use tllmprof_scopes as scopes;
 use tllmprof_sync::Published;
 
-/// A name that is registered with the NVTX tool, for ranges and marks.
+/// A name for ranges and marks: in the NVTX tool, if one is attached, and in the record.
 #[derive(Clone, Copy)]
 pub struct RegisteredName {
     /// The name registered with the NVTX tool. `None` if no tool is attached.
@@ -110,7 +110,7 @@ pub fn pop() {
     }
 }
 
-/// Returns true if an NVTX tool is attached, so that registering names is useful.
+/// Returns true if an NVTX tool is attached and the settings do not switch NVTX off. Then registering names is useful.
 ///
 /// Call this only when there is something to mark. If it is called too early, it may miss the tool of another preloaded
 /// profiler: such a profiler sets the environment variables that announce its tool only when its constructor runs.
@@ -244,8 +244,9 @@ impl Pushed {
     }
 
     /// Ends the NVTX range until [`Pushed::resume`] begins it again, so that a range that began earlier can end in the
-    /// meantime. The range's part in the thread's scope (the path of modules, ranges and functions) ends, too. In the
-    /// record, the interrupted range continues. Call this only for the thread's most recent range.
+    /// meantime. A range of [`RegisteredName::push_apart`] does not have to end for this, so it continues in the NVTX
+    /// tool. In both cases, the range leaves the thread's scope (the path of modules, ranges and functions), and
+    /// continues in the record. Call this only for the thread's most recent range.
     pub fn interrupt(&mut self) {
         self.end_scope();
         if let Shown::Nested(_) = self.shown {
@@ -253,8 +254,8 @@ impl Pushed {
         }
     }
 
-    /// Begins the NVTX range and its part in the thread's scope (the path of modules, ranges and functions) again after
-    /// [`Pushed::interrupt`].
+    /// Begins the NVTX range again after [`Pushed::interrupt`], and adds the range to the thread's scope (the path of
+    /// modules, ranges and functions) again.
     pub fn resume(&mut self) {
         if let Shown::Nothing = self.shown {
             self.shown = self.name.nested();

@@ -28,7 +28,7 @@ pub(crate) struct CaptureState {
     pub parts: WindowTotals,
     pub drains: bool,
     pub settings: Option<&'static Settings>,
-    /// True if a profiler, such as nsys, has started this process or is attached to it.
+    /// True if a profiler, such as nsys, has started this process or receives its NVTX calls.
     pub has_profiler: bool,
     /// Number of windows (ranges of profiled iterations) during which the recorder, a profiler or an add-on was active.
     pub heard: u64,
@@ -45,7 +45,7 @@ pub(crate) struct OpenWindow {
     /// form.
     pub window: IterationRange,
     pub iteration: u64,
-    /// Time at which the window's first iteration began. The record contains the same time.
+    /// Time at which the window's first iteration began. Until then, the time at which the window opened.
     pub since: Instant,
     pub profiling: bool,
     /// The settings of kernel sampling, if the window (the range of profiled iterations) opened automatically to take a

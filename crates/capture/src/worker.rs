@@ -69,7 +69,8 @@ const FIRST_CUPTI_CODE: u32 = 8;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The code of the worker's current job. The worker sets it back to `ASLEEP` when the job is done.
+    /// The code of the worker's current job; `ASLEEP` if it has none, and `NO_THREAD` if there is no worker. A thread
+    /// that requests a job sets this word, and the worker sets it back to `ASLEEP` when the job is done.
     #[fork(reset)]
     static WORD: AtomicU32 = AtomicU32::new(NO_THREAD);
     #[fork(keep = "stored with each job")]
@@ -171,8 +172,8 @@ pub(crate) fn is_about(job: Job) -> bool {
     WORD.load(Ordering::Acquire) == job.code()
 }
 
-/// Makes the worker run `job`, and waits until the job is done. Returns false if the job takes longer than `patience`,
-/// or if there is no worker.
+/// Waits until the worker is idle, makes it run `job`, and waits until the job is done. Returns false if all this takes
+/// longer than `patience`, or if there is no worker. A job that takes longer continues.
 pub(crate) fn run(job: Job, patience: Duration) -> bool {
     let code = job.code();
     if let Job::Close { iterations, .. } = job {
@@ -209,8 +210,8 @@ pub(crate) fn await_rest(patience: Duration) -> bool {
     }
 }
 
-/// Requests that the worker makes room in the record's file for further events, and returns at once. Returns false if
-/// the worker is busy and was not asked.
+/// Requests that the worker make room in the record's file for further events, and does not wait for it. Returns false
+/// if the worker is busy or does not run; then nothing was requested.
 pub(crate) fn ask_for_room() -> bool {
     let asked = WORD
         .compare_exchange(ASLEEP, MAKING_ROOM, Ordering::AcqRel, Ordering::Relaxed)

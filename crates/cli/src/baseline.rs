@@ -17,8 +17,8 @@ use crate::{output, processes};
 /// Minimum number of digits of `NUMBER` in the name `NUMBER-NAME` of a run's folder. Shorter numbers are padded with
 /// zeros.
 const DIGITS: usize = 4;
-/// Maximum number of attempts to copy a run into the folder. If another process has created a folder with the chosen
-/// number, the next attempt uses the next higher number.
+/// Maximum number of further numbers that are tried for the folder of a run. The next higher number is tried if another
+/// process has meanwhile created a folder with the same number and name.
 const TRIES: u64 = 100;
 
 /// Returns the runs in a folder: subfolders that hold records or traces, and single record or trace files. The list is

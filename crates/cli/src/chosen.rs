@@ -5,8 +5,8 @@ use std::io;
 use tllmprof_record::{Damage, Edge, Entry, Event, Header, What};
 use tllmprof_report::{Origin, Recording};
 
-/// A view of a recording that leaves out the events of hidden windows. A window is hidden unless its first iteration
-/// was chosen.
+/// A view of a recording that leaves out the events of hidden windows, except facts about the whole process. The
+/// iterations that are passed to [`Chosen::new`] decide which windows are hidden.
 pub(crate) struct Chosen<R> {
     recording: R,
     /// Start and end of each hidden window (a range of captured iterations), in ticks of the record's clock.

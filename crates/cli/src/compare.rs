@@ -108,7 +108,7 @@ pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode> {
     }
 }
 
-/// Compares the new runs with those of the baseline folder, and copies the new runs there if no condition failed.
+/// Compares the new runs with those of the baseline folder, and copies the new runs there if the exit status is 0.
 fn run_with_baseline(
     folder: &Path,
     arguments: &CompareArguments,
@@ -264,8 +264,8 @@ fn read_sides(
     let of_second = usize::from(counting == Counting::OnEachSide);
     let [first, second] = sides;
     let first = known[0].find_files(first)?;
-    // Forgets repetitions within the first side, because a new run that the user gave twice is still a new run. From
-    // here on, only a run of the second side that repeats a run of the first side is added to `repeated`.
+    // `repeated` must list only runs that a run of the second side repeats. So the repetitions within the first side
+    // are removed from it: a new run that the user gave twice is still a new run.
     known[0].repeated.clear();
     let sides = [first, known[of_second].find_files(second)?];
     let all = sides.iter().flatten().flat_map(|run| &run.files);

@@ -117,8 +117,8 @@ pub(crate) fn run(arguments: &ExportArguments) -> Result<ExitCode> {
     Ok(status)
 }
 
-/// Writes the tables of records as Parquet files into a folder. Returns the exit status, or `None` if no file could be
-/// read as a record.
+/// Writes the tables of records as Parquet files into a folder. Returns the command's exit status, which is a failure
+/// if a file could not be read or a record is damaged. Returns `None` if no file could be read as a record.
 ///
 /// # Errors
 /// The records belong to several runs and `merge` is false, or the tables cannot be written.
@@ -204,8 +204,9 @@ fn to_collector(collector: &Uri) -> Writing {
     })
 }
 
-/// Opens records. Logs each file that is not a record, and each record that is incomplete. Everything that can be read
-/// is exported.
+/// Opens records. Logs each file that is not a record, and each record that is incomplete. Returns all records that
+/// could be opened, also incomplete ones, and the command's exit status. Returns no record if a signal stopped the
+/// export.
 fn open(files: &[PathBuf], stopped: &Stopped) -> (Vec<Record>, ExitCode) {
     let length = |file: &PathBuf| fs::metadata(file).map_or(0, |status| status.len());
     let total = files.iter().map(length).sum::<u64>();

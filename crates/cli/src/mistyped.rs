@@ -109,8 +109,9 @@ pub(crate) fn describe(error: &clap::Error, command: &Command, words: &[OsString
     in_context(error, command, words).unwrap_or_else(|| line(error))
 }
 
-/// Returns the message for an error for which clap suggests the correct word, or which is about a value without its
-/// option. Returns `None` for other errors.
+/// Returns the message for an error whose cause shows only in `words`, the words of the command line: a bad value of
+/// `--color`, an empty value, a value that is not UTF-8, or a value that begins with a dash and a digit. Returns `None`
+/// for other errors.
 fn in_context(error: &clap::Error, command: &Command, words: &[OsString]) -> Option<String> {
     match error.kind() {
         ErrorKind::InvalidSubcommand => manners::bad_colour(words),

@@ -257,7 +257,8 @@ impl Options {
         ))
     }
 
-    /// Replaces each variable in a text by the option that sets it, unless the variable is set in this environment.
+    /// Replaces each variable in a text by the option that sets it. A variable that is set in this environment is
+    /// replaced only if the user typed the option, too.
     fn in_options(&self, text: &str) -> String {
         let mut out = String::new();
         let is_of_name = |c: char| c == '_' || c.is_ascii_alphanumeric();

@@ -28,8 +28,8 @@ pub(crate) struct Progress<W: Write = Stderr> {
 }
 
 impl Progress {
-    /// Begins to show the progress of work. `what` describes the work to the user. `total` is the amount of work, in a
-    /// unit that the caller chooses.
+    /// Returns the progress of work that begins now. It is shown if the work takes longer than [`DELAY`]. `what`
+    /// describes the work to the user. `total` is the amount of work, in a unit that the caller chooses.
     pub(crate) fn new(what: String, total: u64) -> Self {
         let terminal = output::has_terminal().then(io::stderr);
         Self::with_terminal(terminal, what, total, DELAY)

@@ -24,14 +24,14 @@ pub(crate) const DEFAULT: &str = "tllmprof-%h-%r-%p.tllmprof";
 /// The default template for the names of ring files, in the same folder as the records. A ring file holds a process's
 /// latest steps and collectives.
 const RING: &str = "tllmprof-%h-%p.ring";
-/// Prefix of the names of marks. A mark is an empty file which shows that a task of a job has already used the run's
-/// folder.
+/// Prefix of the names of marks. A mark is an empty file which shows that a task of a launcher's job, such as a Slurm
+/// task, has already used the run's folder.
 const MARK: &str = ".task-";
 /// Largest difference between the time that a file system stores for a file and the real time. Some file systems round
 /// the times of files.
 const SLACK: Duration = Duration::from_secs(2);
-/// The largest time by which another machine's clock may lag. A record still belongs to the run if it seems to have
-/// begun before the run by at most this time.
+/// The largest time by which another machine's clock may be late, compared with this machine's clock. A record still
+/// belongs to the run if it seems to have begun before the run by at most this time.
 const MAX_CLOCK_LAG: Duration = Duration::from_millis(100);
 
 /// The records of one run, given by a path template for their files.
@@ -42,7 +42,8 @@ pub(crate) struct Records {
     since: SystemTime,
     /// The run's folder, if the records are in it. `None` if the user chose the path of the records.
     of_run: Option<PathBuf>,
-    /// True if this run created its folder. In that case, the folder is removed at the end of the run if it is empty.
+    /// True if this process, or another task of the same job, created the run's folder. In that case, the folder is
+    /// removed at the end of the run if no record was written to it.
     is_made: bool,
     /// The mark of this task, an empty file in the run's folder. `None` if this process is not a task of a launcher's
     /// job.
@@ -60,7 +61,7 @@ impl Records {
     /// gets a run with another number.
     ///
     /// # Errors
-    /// The errors of [`Records::begin`].
+    /// This process's working folder cannot be determined.
     pub(crate) fn begin_run(run: &RunId, task: Option<&str>) -> Result<(Self, RunId)> {
         let mut id = run.clone();
         let mut number = 1;
@@ -238,7 +239,8 @@ impl Records {
         self.of_run.clone().map_or(written, |folder| vec![folder])
     }
 
-    /// Returns the records that were written to since the run began, sorted by name.
+    /// Returns the paths of the records that began, and were last written to, after the run began. The paths are
+    /// sorted. A name that no process of the run can have chosen is left out.
     pub(crate) fn written(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         self.search(&self.template.folder(), self.template.depth(), &mut found);
@@ -403,8 +405,8 @@ fn without_number(path: &Path) -> Option<PathBuf> {
     is_number.then(|| path.with_file_name(name))
 }
 
-/// Returns true if `run` sets a path for the records. `run` sets no path if `is_off` is true (`--no-trace`), or if the
-/// user has set `TLLMPROF_TRACE` to an empty value.
+/// Returns true if the processes that `tllmprof run` starts are to write records. They write none if `is_off` is true
+/// (`--no-trace`), or if the user has set `TLLMPROF_TRACE` to an empty value.
 pub(crate) fn are_wanted(settings: &Settings, is_off: bool) -> bool {
     !is_off && (settings.trace.is_some() || env::var_os("TLLMPROF_TRACE").is_none())
 }

@@ -1,6 +1,6 @@
 //! `tllmprof run`: runs the program with the library preloaded, usually as a child of this process. The program
-//! replaces this process if the command has nothing to do during the run or after it, or if a service manager runs the
-//! command.
+//! replaces this process if this process has nothing to do during the run or after it, or if a service manager started
+//! this process and expects notices from it.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -252,8 +252,8 @@ fn warn_of_notices() {
     ));
 }
 
-/// Replaces this process with the program. Used if a service manager expects notices from this process, or if the
-/// command has no work after the program's end. Returns only on an error.
+/// Replaces this process with the program. Used if a service manager expects notices from this process, or if this
+/// process has nothing to do during the run or after it. Returns only on an error.
 fn run_in_place(command: &mut Command, records: Option<Records>, log: Level) -> anyhow::Error {
     if records.is_some() && log >= Level::Info {
         let why = "a service manager expects its notices (NOTIFY_SOCKET is set)";
@@ -266,8 +266,8 @@ fn run_in_place(command: &mut Command, records: Option<Records>, log: Level) -> 
     cannot_start(command.get_program(), &error)
 }
 
-/// Prints the summary of a run. Then removes the run's folder if it is empty, unless processes of the run still write
-/// to it.
+/// Prints the summary of a run, if `summarises` is true. If all processes of the run have ended, then removes the run's
+/// folder if it is empty. Otherwise reports the processes that are still running.
 fn end_run(records: Records, metrics: Option<PathBuf>, run: &RunId, log: Level, summarises: bool) {
     let left = background::find(run);
     if summarises {
@@ -323,14 +323,14 @@ fn set_variables(
         command.env(given.variable, given.value);
     }
 
-    // By default the library opens a control socket, so that `tllmprof capture` can request windows while the program
-    // runs. A variable that the user set takes precedence.
+    // Unless the user has set the variable, it is set to 1: the library then opens a control socket, through which
+    // `tllmprof capture` can request windows while the program runs.
     if env::var_os(variable::control).is_none() {
         command.env(variable::control, "1");
     }
     if measures == Measures::Nothing && (settings.trace.is_none() || settings.trace_on_demand) {
-        // nsys or ncu records all windows, also those that are requested while the program runs. So the library must
-        // write no record; an empty value of the variable switches the record off.
+        // nsys or ncu records all windows, also those that are requested while the program runs, so the library does
+        // not have to write a record. An empty value of the variable switches the record off.
         command.env(variable::trace, "");
     }
 }
@@ -423,8 +423,8 @@ fn quoted(path: PathBuf) -> String {
     String::from_utf8_lossy(&tllmprof_report::shell_word(path.as_os_str().as_bytes())).into_owned()
 }
 
-/// Returns the records of the processes of `command`, and the identifier of their run. There are no records if the
-/// working folder, which would contain them, no longer exists.
+/// Returns the records of the processes of `command`, and the identifier of their run. There are no records if they
+/// would be in the working folder and it cannot be determined, for example because it was deleted.
 fn records(command: &Command, run: RunId, task: Option<&str>) -> Result<(Option<Records>, RunId)> {
     let by_option = command
         .get_envs()
@@ -453,8 +453,8 @@ fn records(command: &Command, run: RunId, task: Option<&str>) -> Result<(Option<
     Ok((Some(records), run))
 }
 
-/// Prints a summary of a run's records, and the command that writes a page with timelines of them. If no record was
-/// written, prints that instead.
+/// Prints a summary of a run's records, and the command that writes a page with timelines of them. If the run has ended
+/// (`has_ended`) and no record was written, prints a message about the missing record instead.
 fn summarise(
     records: &Records,
     metrics: Option<PathBuf>,

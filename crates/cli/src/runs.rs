@@ -79,7 +79,8 @@ fn newest(here: &Path) -> Result<PathBuf> {
 }
 
 /// Groups processes by run, in the order in which the runs appear. Processes without a run identifier form one group.
-/// With `merge` all processes form one group, and a message is logged if the runs have different commands.
+/// With `merge` all processes form one group, and a message is logged if the runs have different commands. Copies of a
+/// record are left out.
 pub(crate) fn apart(processes: Vec<Process>, merge: bool) -> Vec<Vec<Process>> {
     let processes = without_copies(processes, |process| process);
     let mut groups: Vec<Vec<Process>> = Vec::new();
@@ -240,8 +241,8 @@ fn shown(id: &str) -> String {
     }
 }
 
-/// Returns only the processes of this run. Older libraries write no identifier into records. So if no record has the
-/// identifier `run`, the records without an identifier are returned.
+/// Returns only the processes of this run. Older libraries write no identifier into records. So if no program's record
+/// has the identifier `run`, the records without an identifier are returned as well.
 pub(crate) fn only(processes: Vec<Process>, run: &RunId) -> Vec<Process> {
     let is_named = processes
         .iter()

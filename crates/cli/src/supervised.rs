@@ -195,13 +195,13 @@ impl Job {
             is_stopped = libc::WIFSTOPPED(status);
             if is_stopped && is_waiting(libc::SIGCONT) {
                 // A sender stopped both this process and the program, and has already continued this process. The
-                // program is continued below.
+                // program is continued once `waitpid` reports no further change, because `is_stopped` is true.
                 forget(libc::SIGCONT);
             } else if is_stopped {
                 let signal = libc::WSTOPSIG(status);
                 if let Some(witness) = self.witness.as_ref().filter(|_| signal != libc::SIGSTOP) {
                     // Two copies of the signal exist: one is pending for this process, the other for the witness.
-                    // Stopping this process below consumes the first copy. `has_got` removes the second one.
+                    // `stop_by` (below) consumes the first copy. `has_got` removes the second one.
                     witness.has_got(signal, 0);
                 }
                 self.stop_together(true);

@@ -344,7 +344,8 @@ impl<'a> NameCounts<'a> {
         Some(format!("sym:^{}$", escaped(name)))
     }
 
-    /// Returns a line that suggests a rule for the first listed function whose calls can be counted.
+    /// Returns a line that suggests a rule for the first listed function whose calls can be counted, or says why there
+    /// is no such rule.
     fn advice(&self, rows: &[FunctionRow<'_>]) -> String {
         let reached = |row: &&FunctionRow<'_>| !matches!(row.reach, Reach::No(_));
         let Some(row) = rows.iter().find(reached) else {

@@ -1,5 +1,5 @@
-//! Tests hostile values for every option and variable in the table of settings: each is refused with one line that
-//! names what the user typed.
+//! Tests hostile values, such as an empty text or bytes that are not UTF-8, for every option and variable in the table
+//! of settings. A value that is not valid for a setting is refused with one line that names what the user typed.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;

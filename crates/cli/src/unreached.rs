@@ -22,9 +22,11 @@ use crate::library::NAME;
 use crate::live::process_numbers;
 use crate::process_status::ProcessStatus;
 
-/// Time between the first two searches for processes without the library. It is short because a program may end soon.
+/// Time before the first search for processes without the library. It is short because a program may end soon. After
+/// each search, the time until the next one doubles.
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
-/// The longest time between two searches for processes without the library.
+/// The longest time between two searches for processes without the library, unless the searches are so slow that
+/// [`SHARE`] requires a longer time.
 const LAST_INTERVAL: Duration = Duration::from_secs(5);
 /// Divisor that limits the processor time of the searches: they use at most 1/`SHARE` of the time of one processor,
 /// even if there are very many processes.
@@ -66,7 +68,7 @@ impl ProcessSummary {
     }
 }
 
-/// The libraries that a process has mapped: our library, only the CUDA driver, or neither.
+/// The libraries that a process has mapped: the tllmprof library, the CUDA driver without it, or neither.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mapped {
     Neither,

@@ -22,8 +22,8 @@ fn compare(scratch: &Scratch, arguments: &[&str]) -> Ended {
     )
 }
 
-/// Writes the record of a rank of the simulated server. The record's boot id is its path, so each such record belongs
-/// to a separate run.
+/// Writes the record of a rank of the simulated server. The record's path serves as its boot id, which identifies one
+/// start of a machine. So records at different paths belong to different runs.
 fn record(path: &Path, rank: u64) {
     record_with(path, rank, &[(Info::Boot, &path.display().to_string())]);
 }
@@ -502,7 +502,8 @@ fn a_run_that_later_runs_cannot_be_compared_with_is_no_baseline() {
         let kept = compare(&scratch, &["--baseline", "base", "good.tllmprof"]);
         assert_eq!(kept.code(), Some(0), "{}", kept.stderr);
     }
-    // With `--keep 0` no run is stored as a baseline, so even a record without iterations may be compared.
+    // A record without iterations is refused only because it cannot serve as a baseline for later runs. With `--keep 0`
+    // no run is stored as a baseline, so the record is accepted.
     let alone = ["--baseline", "base", "--keep", "0", "empty.tllmprof"];
     let compared = compare(&scratch, &alone);
     assert_eq!(compared.code(), Some(0), "{}", compared.stderr);

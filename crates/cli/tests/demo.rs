@@ -12,8 +12,9 @@ use common::{Ended, Scratch, finish, wait};
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{ClockKind, Edge, Event, What};
 
-/// A script in place of the example. With `--steps 0` it prints its device. Otherwise it copies `$RECORD` to the
-/// record's path, waits if `$LASTS` is set, and ends with `$STATUS`.
+/// A script that `tllmprof demo` runs in these tests in place of its example program. With `--steps 0` it prints the
+/// name of its device. Otherwise it copies the file `$RECORD` to the path in `TLLMPROF_TRACE`. Then it sleeps for a
+/// minute if `$LASTS` is set, or else ends with the status `$STATUS`.
 const ENGINE: &str = "#!/bin/sh\n\
     [ \"$1 $2\" = '--steps 0' ] && { echo \"engine: 0.0 steps/s on $DEVICE\"; exit; }\n\
     [ -n \"$TLLMPROF_TRACE\" ] && cp \"$RECORD\" \"$TLLMPROF_TRACE\"\n\
@@ -69,7 +70,7 @@ fn on_stand_in(arguments: &[&str]) -> Ended {
     ended
 }
 
-/// Returns whether the demo has removed all its files.
+/// Returns true if the demo has removed all its files.
 fn is_empty(scratch: &Scratch) -> bool {
     fs::read_dir(scratch.path("tmp")).unwrap().next().is_none()
 }

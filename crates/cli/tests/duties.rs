@@ -77,7 +77,7 @@ impl Shop {
 
 /// Makes the child call `change` before the child becomes the program.
 fn before(command: &mut Command, change: fn()) {
-    // SAFETY: the functions of the table make only system calls.
+    // SAFETY: each `change` in this file calls only functions that are allowed between fork and exec.
     unsafe {
         command.pre_exec(move || {
             change();
@@ -573,8 +573,7 @@ fn the_commands_end_is_the_programs() {
     }
 }
 
-/// A signal is blocked when the command starts, and the program unblocks it. The signal must then end the program, and
-/// the command must end by the same signal.
+/// SIGTERM is blocked when the command starts, and the program ends by SIGKILL. The command must end by SIGKILL, too.
 #[test]
 fn a_signal_that_was_blocked_ends_the_command_as_it_did_the_program() {
     const DIES: &str = "import os, signal as s

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use common::{Ended, Scratch, finish, plain};
 
-/// A text that contains everything that a shell could expand or split.
+/// A text with characters that a shell expands, removes or splits words at if they are not quoted.
 const NAME: &str = "it's \"{n}\" `id` $HOME \\ *\nnext";
 
 fn printed(scratch: &Scratch, format: &str, existing: &str) -> Ended {

@@ -391,7 +391,8 @@ fn the_record_keeps_to_its_size() {
         "{ended:?}"
     );
     let path = record(&scratch.path(".")).unwrap();
-    // The limit is checked before each round of samples, so one round may exceed it.
+    // The record's size limit is checked before a sample of all GPUs is written, so the last sample may exceed the
+    // limit.
     assert!(fs::metadata(&path).unwrap().len() < 70_000 + 24 * 34);
     let read = Read::new(&path);
     assert_eq!(read.ended, Some(RecordEnded::InOrder));

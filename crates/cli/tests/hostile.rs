@@ -307,8 +307,8 @@ fn no_shell_reads_a_binary_file() {
         );
         assert_eq!(ended.stdout, "");
         let ended = started("env");
-        // `run` asks the kernel to start the file, and the kernel may know further formats (binfmt_misc). `env` does
-        // not start the program, so it may accept such a file.
+        // The kernel may be able to start further formats of files (binfmt_misc). `run` sees that the kernel refuses
+        // the file. `env` does not start the program, so it may accept a file that `run` refuses.
         if status == 127 || ended.code() != Some(0) {
             assert_eq!((ended.code(), &ended.stderr), (Some(2), &line), "{ended:?}");
         }
@@ -399,7 +399,8 @@ fn a_folder_that_takes_no_files_is_refused_before_the_start() {
     assert_eq!(ended.stdout, "started\n", "the check leaves nothing");
 }
 
-/// Help that the user requested and that cannot be written is a failure, just as a result that cannot be written.
+/// If the command cannot write the help that the user requested, it must end with a failure, as it does if it cannot
+/// write a result.
 #[test]
 fn help_that_cannot_be_written_is_a_failure() {
     let scratch = Scratch::new();

@@ -1,5 +1,5 @@
-//! Tests of `--lib`, and of the generated files that packages contain: completions and manual
-//! pages.
+//! Tests of the option `--lib`, which prints the path of the library, and of the generated files that packages contain:
+//! completions and manual pages.
 
 mod common;
 

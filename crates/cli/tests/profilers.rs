@@ -4,7 +4,8 @@ mod common;
 
 use common::{Scratch, finish};
 
-/// A script in place of a profiler. It prints its arguments, and then runs the program that follows its options.
+/// A script in place of a profiler. It prints its arguments and some variables, then runs the program `echo` that
+/// follows its options, and ends with status 9.
 const PROFILER: &str = "#!/bin/sh\n\
     printf 'argument %s\\n' \"$@\"\n\
     printf 'preload %s\\n' \"$LD_PRELOAD\"\n\

@@ -33,7 +33,7 @@ fn refused(scratch: &Scratch, program: impl AsRef<OsStr>, limit: Option<u64>, wh
     }
 }
 
-/// Limits the address space like `ulimit -v`, in bytes.
+/// Limits the address space of a command to `bytes` bytes, as `ulimit -v` does.
 fn limit_memory(command: &mut Command, bytes: u64) {
     let limit = libc::rlimit {
         rlim_cur: bytes,
@@ -50,7 +50,7 @@ fn limit_memory(command: &mut Command, bytes: u64) {
     }
 }
 
-/// Compiles a library to preload that needs another library called `name`, and then removes the other library.
+/// Compiles a stand-in for `libtllmprof.so` that needs the library `name`, and then removes the library `name`.
 fn library_that_needs(scratch: &Scratch, name: &str, arguments: &[&str]) {
     let shared = ["-shared", "-fPIC", "-nostdlib"];
     let soname = format!("-Wl,-soname,{name}");

@@ -196,7 +196,7 @@ fn the_programs_own_options_are_its_own() {
     }
 }
 
-/// An option, a value that is wrong for it, and the reason that the message gives.
+/// Each entry: an option, a value that is wrong for this option, and a text that the error message must contain.
 const BAD: &[(&str, &str, &str)] = &[
     (
         "--window",
@@ -231,7 +231,7 @@ const BAD: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Command lines with a likely typing mistake, the exit status, and the message.
+/// Each entry: a command line with a likely typing mistake, the exit status, and the error message.
 const NEARLY: &[(&[&str], u8, &str)] = &[
     (
         &["--window", "-5", "--", "echo", "started"],

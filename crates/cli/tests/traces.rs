@@ -157,7 +157,7 @@ fn what_cannot_be_read_is_one_line_and_status_1() {
     );
 }
 
-/// Some programs write numbers that JSON does not allow, such as NaN.
+/// Some programs write traces with numbers that JSON does not allow, such as NaN. Such a trace must be readable.
 #[test]
 fn a_trace_with_nan_is_read() {
     let scratch = Scratch::new();

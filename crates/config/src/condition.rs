@@ -64,8 +64,8 @@ impl BatchFacts {
         self.tokens?.checked_sub(self.prefill_tokens?)
     }
 
-    /// Returns the phase of the batch (such as prefill or decode), as an index of [`PHASES`]. `None` if the numbers of
-    /// prefill and decode tokens are unknown.
+    /// Returns the phase of the batch (such as prefill or decode), as an index of [`PHASES`]. `None` if the number of
+    /// prefill tokens or of decode tokens is unknown.
     fn phase(self) -> Option<u32> {
         Some(match (self.prefill_tokens?, self.decode_tokens()?) {
             (0, 0) => 3,

@@ -116,7 +116,7 @@ impl Environment<'_> {
         })
     }
 
-    /// Adds the name and the value of the variable `name` to the error, if `checked` is an error.
+    /// Returns `checked`. If it is an error, adds the name and the value of the variable `name` to the error.
     pub(crate) fn checked<T>(
         &self,
         name: &'static str,
@@ -136,9 +136,10 @@ impl Environment<'_> {
 /// "…", more of Setting }
 /// ```
 ///
-/// All variables are parsed first, so that `field` is an `Option` of the parser's result. Then, row by row, the
-/// default replaces a missing value, and the `settle` expression computes the final value of type `Type`. The
-/// expression can use the final values of the rows above, and the parsed values of the rows below.
+/// First, all variables are parsed. The parsed value of `field` is an `Option`, which is `None` if the variable is not
+/// set. Then the final value of type `Type` is computed, row by row: the default replaces a missing value, and the
+/// `settle` expression, if the row has one, computes the final value. This expression can use the value of its
+/// own row, the final values of the rows above, and the parsed values of the rows below.
 ///
 /// The library does not read the variable of a row `field = ["VARIABLE"] => {…}`; the `tllmprof` command does. A row
 /// `field => {…}` has an option but no variable.

@@ -2,7 +2,7 @@
 
 use crate::error::Problem;
 
-/// Returns the value of a flag, or `None` if the text is not one of the words for on and off.
+/// Returns the value of a flag, or `None` if the text is not one of the words for on and off. An empty text means off.
 pub(crate) fn recognised(text: &str) -> Option<bool> {
     let text = text.trim();
     let is = |word: &&str| text.eq_ignore_ascii_case(word);

@@ -24,8 +24,8 @@ pub const ARGUMENTS: usize = 4;
 pub const VARIABLES: usize = 4;
 /// Maximum depth of formulas inside other formulas.
 const DEPTH: usize = 32;
-/// Maximum number of operators, attributes and items in a formula. Without this limit, the formula's tree could become
-/// too deep, because each operator, attribute or item can make the tree deeper by one level.
+/// Maximum number of operators (`+`, `-`, `*`), attributes (`.name`) and items (`[index]`) in a formula. Each of them
+/// can make the formula's tree deeper by one level, so without this limit the tree could become too deep.
 const LINKS: usize = 64;
 
 /// A node of a formula's tree. A `usize` for an attribute or a text is an index of [`Formulas::names`].
@@ -152,8 +152,8 @@ impl<'a> Parser<'a> {
         has
     }
 
-    /// Consumes `symbol` like [`Parser::has`], and counts it towards the limit [`LINKS`]. Used for symbols, such as
-    /// `+` or `.`, that make a formula longer.
+    /// Returns true if `symbol` comes next, and consumes it, like [`Parser::has`]. Also counts it towards the limit
+    /// [`LINKS`]. Used for symbols, such as `+` or `.`, that make a formula's tree larger.
     fn links(&mut self, symbol: &str) -> Parsed<bool> {
         let has = self.has(symbol);
         self.links += usize::from(has);

@@ -19,7 +19,8 @@ const WANTED: &str =
 /// The iterations in which GPU kernels are recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KernelSelection {
-    /// Kernels are recorded in the first N iterations of each window.
+    /// Kernels are recorded in the first N iterations of each window. In a window with automatic length, they are
+    /// recorded in N iterations at the end of the window instead.
     Windows(u64),
     /// Kernels are recorded in samples: windows that open periodically for this purpose. They are also recorded in a
     /// window that a user requests with kernels.
@@ -81,7 +82,7 @@ impl KernelSelection {
     }
 
     /// Returns the limits for recording kernels at the end of a window with automatic length: a number of iterations,
-    /// and a time, which is `None` without a limit. Returns `None` if no kernels are recorded there.
+    /// and a time, which is `None` without a limit. Returns `None` if no kernels are recorded at the end of windows.
     #[must_use]
     pub const fn at_the_end(self) -> Option<(u64, Option<Duration>)> {
         match self {

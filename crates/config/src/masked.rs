@@ -9,7 +9,8 @@ use std::mem;
 
 const MASK: &str = "***";
 
-/// Parts of the names of options and variables. If a name contains such a part, its value is always a secret.
+/// Parts of the names of options and variables. If a name contains such a part, its value is a secret, unless the name
+/// ends with a word from [`OTHERS`].
 const SECRET: &[&str] = &[
     "password",
     "passwd",
@@ -36,7 +37,7 @@ const OTHERS: &[&str] = &[
     "len", "length", "size", "limit", "count", "budget", "id", "ids", "timeout", "ttl",
 ];
 /// Words in the names of options and variables. If a name with a word from [`LIKELY`] also contains a word from this
-/// list, its value is probably not a secret. It may be, for example, a number of tokens or a special token of a model.
+/// list, its value is not masked. It is probably, for example, a number of tokens or a special token of a model.
 /// A name with a part from [`SECRET`] is not affected: its value stays a secret.
 const UNLIKELY: &[&str] = &[
     "num", "max", "min", "per", "batched", "no", "disable", "enable", "eos", "bos", "pad", "unk",

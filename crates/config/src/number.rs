@@ -5,8 +5,8 @@ use crate::error::{Problem, quoted};
 /// Parses a whole number. `wanted` describes valid values, for the error.
 ///
 /// # Errors
-/// Returns an error if the text has a sign, a blank inside, or a character other than `0`–`9`, or if the number exceeds
-/// `u64::MAX`.
+/// Returns an error if the text is empty or contains a character other than `0`–`9`, such as a sign, or if the number
+/// exceeds `u64::MAX`. Blanks before and after the number are allowed.
 pub fn parse(text: &str, wanted: &str) -> Result<u64, Problem> {
     let text = text.trim();
     if text.is_empty() {

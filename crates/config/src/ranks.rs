@@ -6,7 +6,8 @@ use std::fmt;
 use crate::error::Problem;
 use crate::range::WindowList;
 
-/// Environment variables in which launchers pass the rank, in order of precedence.
+/// Environment variables that contain the rank of the process, in order of precedence. The user sets the first one, and
+/// launchers set the others.
 pub const RANK_VARIABLES: [&str; 7] = [
     "TLLMPROF_RANK",
     "OMPI_COMM_WORLD_RANK",

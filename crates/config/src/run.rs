@@ -30,7 +30,8 @@ impl RunId {
     /// Parses the identifier of a run.
     ///
     /// # Errors
-    /// Returns an error if the text contains characters that a file name should not contain, or is too long.
+    /// Returns an error if the text contains characters other than letters, digits, `.`, `_` and `-`, does not begin
+    /// with a letter or digit, or is too long.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let text = text.trim();
         if let Some(bad) = text.chars().find(|c| !is_plain(*c)) {

@@ -366,8 +366,8 @@ derived {
     auto: Vec<&'static str> = env.auto_ones([
         variable::stacks, variable::native_stacks, variable::record_gc, variable::gil, variable::kernels,
     ]);
-    /// True if the user did not ask for a record. In that case the record begins with the first window that is
-    /// requested while the process runs, or that opens automatically.
+    /// True if the process may write a record although the user did not ask for one. Such a record begins with the
+    /// first window that is requested while the process runs, or that opens automatically.
     trace_on_demand: bool = trace.is_some() && !env.has(variable::trace) && flight.is_none();
 }
 }

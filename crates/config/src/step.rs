@@ -13,7 +13,8 @@ use crate::number;
 
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// A step begins at every `every`-th call of a CUDA function.
+    /// A step begins at every `every`-th call of a CUDA function. If the function waits for the GPU, a step instead
+    /// ends when every `every`-th call returns, and the next step begins at this moment.
     Call {
         call: Call,
         /// The name of the CUDA function as the user wrote it, such as `cudaGraphLaunch`.
@@ -203,8 +204,8 @@ fn countable() -> impl Iterator<Item = &'static CallInfo> {
     CALLS.iter().filter(|row| row.kind.counts())
 }
 
-/// Splits a rule at its last slash. Returns the rule and the number after the slash, or 1 without a number. A slash
-/// that is not followed by a number belongs to the regex.
+/// Splits a rule at its last slash. Returns the rule and the number after the slash, or 1 without a slash. If the rule
+/// has a colon, a slash that is not followed by a number belongs to the regex or name; otherwise it is an error.
 fn split_every(text: &str) -> Result<(&str, u64), Problem> {
     const WANTED: &str = "/N with N at least 1";
     let Some((rule, every)) = text.rsplit_once('/') else {
@@ -253,8 +254,8 @@ pub(crate) fn regex(pattern: &str, what: &str, wanted: &str) -> Result<Regex, Pr
     // Unicode is disabled: symbol names are bytes, and the tables for Unicode classes would make up most of the
     // library's size.
     RegexBuilder::new(pattern)
-        // The nesting depth of a regex is limited, because compiling a regex is recursive. It needs stack of a thread
-        // of the program, and the size of that stack is unknown.
+        // The nesting depth of a regex is limited, because the regex compiler is recursive: a deeper regex needs more
+        // stack. The compiler runs on a thread of the program, whose stack may be small.
         .nest_limit(NESTED)
         .unicode(false)
         .build()

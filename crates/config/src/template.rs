@@ -160,7 +160,8 @@ impl PathTemplate {
         PathBuf::from(OsString::from_vec(path))
     }
 
-    /// Returns the beginning of the path that is the same for all processes, up to the last `/` in it.
+    /// Returns the folder that is the same for all processes: the text before the template's first placeholder, up to
+    /// the last `/` of this text. The result is empty if this text has no `/`.
     pub fn folder(&self) -> PathBuf {
         let Some(TemplatePart::Text(text)) = self.0.first() else {
             return PathBuf::new();
@@ -181,7 +182,8 @@ impl PathTemplate {
             - in_folder.iter().filter(|byte| **byte == b'/').count()
     }
 
-    /// Returns true if `path` can be the result of this template for some process.
+    /// Returns true if `path` can be the result of this template for some process. A path that begins with an absolute
+    /// path from an environment variable is not recognized.
     pub fn is_of_some_process(&self, path: &OsStr) -> bool {
         let path = path.as_bytes();
         let nameless = || {
@@ -224,8 +226,8 @@ fn part_of_name(value: &OsStr) -> Vec<u8> {
     name
 }
 
-/// Returns true if the pieces of a template can result in `path` for some values of the placeholders. Host names and
-/// values of variables contain no `/`.
+/// Returns true if the pieces of a template can result in `path` for some values of the placeholders. The function
+/// assumes that no value contains a `/`.
 fn fits(pieces: &[TemplatePart], path: &[u8]) -> bool {
     let Some((piece, rest)) = pieces.split_first() else {
         return path.is_empty();

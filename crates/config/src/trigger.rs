@@ -43,7 +43,7 @@ impl AtMost {
     /// Parses a limit such as `10/1h`. Without a time, the limit is per hour.
     ///
     /// # Errors
-    /// Returns an error if the number or the time is missing, malformed, zero or too large.
+    /// Returns an error if the number, or the time after a `/`, is missing, malformed, zero or too large.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         const WANTED: &str = "how many windows, 1 to 10000, in how long: 10/1h";
         let (windows, per) = text.split_once('/').unwrap_or((text, "1h"));

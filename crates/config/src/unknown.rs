@@ -1,4 +1,4 @@
-//! Detects misspelled variables: their names begin with tllmprof's prefixes, but no code reads them.
+//! Detects misspelled variables: their names begin with `TLLMPROF`, but no code reads them.
 
 use core::fmt;
 
@@ -8,14 +8,14 @@ use crate::settings::{options, other_names, variable_names};
 /// Prefix of variables that only the project's tests use.
 const TESTS: &str = "TLLMPROF_TEST_";
 
-/// The name of an unknown variable that has a prefix of tllmprof's variables. It is displayed as a sentence that
-/// suggests the variable that the user may have meant.
+/// The name of an unknown variable that begins with `TLLMPROF`. It is displayed as a sentence that suggests the
+/// variable that the user may have meant.
 #[derive(Clone, Copy, Debug)]
 pub struct Unknown<'a>(&'a str);
 
 impl<'a> Unknown<'a> {
-    /// Checks the name of a variable. Returns `None` for a variable that tllmprof knows, and for a variable without a
-    /// prefix of tllmprof's variables.
+    /// Checks the name of a variable. Returns `None` for a variable that tllmprof knows, and for a variable whose name
+    /// does not begin with `TLLMPROF`.
     pub fn from_name(name: &'a str) -> Option<Self> {
         let is_known = || {
             variable_names()

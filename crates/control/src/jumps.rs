@@ -1,8 +1,9 @@
 //! The table of jumps that lead calls of the driver's functions to an attached library. A jump replaces the
 //! first instructions of a function.
 //!
-//! The attached library fills in a [`Jumps`] table and exports its address as the symbol [`SYMBOL`]. The
-//! command reads the table from the process's memory, and writes the jumps while all threads are stopped.
+//! The attached library fills in a [`Jumps`] table and exports its address as the symbol [`SYMBOL`]. The library itself
+//! writes the jumps that can be written while threads run. The command reads the table from the process's memory, and
+//! writes the other jumps while all threads are stopped.
 
 use core::sync::atomic::AtomicU64;
 

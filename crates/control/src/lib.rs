@@ -19,7 +19,7 @@ pub use answer::Answer;
 pub use event::{Closed, ControlEvent, Phase, Status, StepHistograms, Taken};
 pub use request::{Capture, Request};
 
-/// The version of the protocol. A receiver refuses lines of a later version.
+/// The version of the protocol. The library refuses requests of a later version.
 pub const VERSION: u64 = 1;
 
 /// The largest length of a line of the protocol in bytes, without its newline.

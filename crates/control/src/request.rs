@@ -32,7 +32,8 @@ pub struct Capture {
     pub delay: Option<u64>,
     /// A condition on batches, as in `TLLMPROF_WHERE`. Only steps that meet the condition are counted.
     pub condition: Option<String>,
-    /// The number of steps in which GPU kernels are recorded; 0 for none.
+    /// The number of steps in which GPU kernels are recorded; 0 for none, `None` for the number from the process's
+    /// settings. A number over 0 is refused if the process was started without the recording of kernels.
     pub kernels: Option<u64>,
     /// True if garbage collections have to be recorded. The request is refused if they cannot be recorded.
     pub gc: bool,

@@ -66,7 +66,7 @@ pub enum Life {
     /// The frame is an object. The byte at the offset `at` equals `runs` while the frame is executed.
     Object { at: usize, runs: u8 },
     /// The frame is in the thread's stack chunks (`_PyStackChunk`) or in a generator. The byte at the offset `owner`
-    /// is one of the values in [`owner`].
+    /// states which of them (see [`owner`]).
     Chunk { owner: usize },
 }
 
@@ -103,8 +103,8 @@ pub struct TextLayout {
 }
 
 /// Offsets, in bytes, in a `_PyStackChunk`, a memory block in which CPython allocates frames. Only the first two
-/// fields are read; `HEADER` is their length. In a thread's oldest chunk, CPython leaves the first data word unused.
-/// The first frame of that chunk is therefore at `FIRST_FRAME`.
+/// fields are read; `HEADER` is their length. The data begins after a third field, at offset 24. In a thread's oldest
+/// chunk, CPython leaves the first word of the data unused, so the first frame of that chunk is at `FIRST_FRAME`.
 pub mod chunk {
     pub const PREVIOUS: usize = 0;
     pub const SIZE: usize = 8;
@@ -219,9 +219,9 @@ pub struct ThreadsLayout {
     pub holder: Holder,
 }
 
-/// The structure that contains the GIL, with an offset in bytes. At this offset, the structure stores the address of
-/// the thread state that took the GIL last. The field after that address states whether this thread still holds the
-/// GIL.
+/// The structure that contains the GIL (`_PyRuntime` or the interpreter), with an offset in bytes. At this offset, the
+/// structure stores the address of the thread state that took the GIL last. The field after that address states
+/// whether this thread still holds the GIL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Holder {
     InRuntime(usize),
@@ -243,7 +243,7 @@ const fn threads(
     }
 }
 
-/// The layouts of thread states for CPython 3.8 to 3.12, one for each minor version.
+/// The offsets for finding the threads and the holder of the GIL in CPython 3.8 to 3.12, one row for each version.
 const THREADS: [ThreadsLayout; 5] = [
     threads(32, 8, None, Holder::InRuntime(1160)),
     threads(32, 8, None, Holder::InRuntime(360)),
@@ -261,8 +261,9 @@ impl ThreadsLayout {
         if let Some(known) = THREADS.get(row) {
             return Some(*known);
         }
-        // The positions of two offsets in `_Py_DebugOffsets`. `next` is for the pointer from one thread state to the
-        // next. `holder` is for the field of an interpreter with the GIL's last holder.
+        // The positions, in words, of two offsets in `_Py_DebugOffsets`. At `next` is the offset of the pointer from
+        // one thread state to the next. At `holder` is the offset, in an interpreter, of the address of the thread
+        // state that took the GIL last.
         let (next, holder) = if minor == 13 { (21, 18) } else { (24, 19) };
         let VersionLayout::Described(table) = &ROWS[row.min(ROWS.len() - 1)] else {
             return None;
@@ -458,8 +459,8 @@ impl OffsetIndices {
             text: TextLayout {
                 length: at(self.length)?,
                 state: at(self.state)?,
-                // In a build without a GIL, the first byte of the state word is `interned`, which changes
-                // independently, and `kind` begins at the second byte.
+                // `interned`, the first field of the state word, has two bits. In a build without a GIL, it has a
+                // whole byte, so `kind` begins at bit 8.
                 kind: if words[FREE_THREADED] == 1 { 8 } else { 2 },
                 ascii,
                 // A text that is not ASCII has two more fields: the length of its UTF-8 form, and a

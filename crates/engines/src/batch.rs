@@ -68,10 +68,10 @@ pub(crate) const VLLM_V1: &[Batch] = &[
     },
 ];
 
-/// Formulas for SGLang. `extend_num_tokens` keeps its old value while a batch decodes, so the formulas depend on the
-/// mode. In a prefill mode, it also counts one token for each request in `decoding_reqs`. These tokens belong to no
-/// prompt, so they are subtracted. Such requests occur in mixed batches, and in batches of decodes that run as a
-/// prefill because another rank has a prefill.
+/// Formulas for SGLang. `extend_num_tokens` keeps its old value while a batch decodes, so the formulas depend on
+/// `forward_mode`. In a prefill mode, `extend_num_tokens` also counts one token for each request in `decoding_reqs`.
+/// These tokens belong to no prompt, so the formula for prefill tokens subtracts them. `decoding_reqs` has requests in
+/// mixed batches, and in batches of decodes that run as a prefill because another rank has a prefill.
 pub(crate) const SGLANG: &[Batch] = &[Batch {
     requests: "len(batch.reqs)",
     tokens: "batch.extend_num_tokens if batch.forward_mode._name_ \

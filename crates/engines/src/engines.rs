@@ -313,8 +313,8 @@ pub const ENGINES: &[Engine] = &[
         tried: "1.30.0, H200, 2026-11-27: 1200 of 1200",
         batch: &[],
     },
-    // For ONNX Runtime no step function can be named: its only exported function, OrtGetApiBase, returns a table of
-    // function pointers, and the library in the wheel has no .symtab.
+    // For programs that use ONNX Runtime from C or C++, no step function can be named: the library's only exported
+    // function, OrtGetApiBase, returns a table of function pointers, and the library in the wheel has no .symtab.
     Engine {
         name: "ONNX Runtime",
         seen_by: Seen::Module("libonnxruntime.so"),
@@ -325,8 +325,9 @@ pub const ENGINES: &[Engine] = &[
         batch: &[],
     },
     // transformers: importing `generate` also imports continuous batching, so a process always shows the signs of both.
-    // Most models keep the default prepare_inputs_for_generation, or their own version calls the default one. The other
-    // models never call the default one. Their step is the function in the next row, which runs after each pass.
+    // The step functions of all these rows are watched, and the first one that is called is the step (`python_steps`).
+    // Most models keep the default prepare_inputs_for_generation, or their own version calls the default one. Models
+    // that never call the default one have the step function of the next row, which runs after each forward pass.
     Engine {
         name: "transformers generate",
         seen_by: Seen::Python("transformers.generation.utils"),

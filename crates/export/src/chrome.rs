@@ -39,7 +39,7 @@ impl<'a> Chrome<'a> {
         }
     }
 
-    /// Begins a new event: writes the separator after the last event. Returns the buffer for the event.
+    /// Begins a new event: writes the separator that comes before it. Returns the buffer for the event.
     fn next(&mut self) -> &mut Vec<u8> {
         let to = self.sink.bytes();
         to.extend_from_slice(if self.first { b"\n" } else { b",\n" });

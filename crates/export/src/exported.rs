@@ -5,7 +5,7 @@
 pub struct Exported {
     /// Number of events that were written, or of rows if the export writes tables.
     pub events: u64,
-    /// Number of events that were left out because no line was free to show them: the record has too many threads,
-    /// or a thread has too many events that overlap.
+    /// Number of events that were left out because no line was free to show them: the record has too many tracks
+    /// (such as threads and streams), or a track has too many events that overlap.
     pub left_out: u64,
 }

@@ -62,7 +62,8 @@ impl Lanes {
 
 impl Line {
     /// Adds a span to the line if each existing span lies completely inside the new span or completely outside of it.
-    /// Returns true if the span was added.
+    /// An existing span with the same start and another batch does not count as inside, unless its length is 0 (see
+    /// [`Lanes::line`]). Returns true if the span was added.
     fn take(&mut self, span: LaneSpan, limit: usize) -> bool {
         // The spans from `first` on do not start before the new span. Each of them must lie either inside the new span
         // or after it.

@@ -1,9 +1,10 @@
 //! Exports tllmprof's records to the formats of other tools.
 //!
-//! [`Record`] is an open record with its small tables. [`Clocks`] puts the records of several machines on a common
-//! clock. [`FORMATS`] lists the formats. Trace formats show timelines: each item of a record is on the same line of the
-//! same track in all trace formats ([`trace`], [`lanes`]), which differ only in the encoding. [`parquet`] writes
-//! tables. Each format reads the record again and keeps only a few thousand items in memory.
+//! [`Record`] is an open record, with its tables of names and scopes in memory. [`Clocks`] puts the records of several
+//! machines on a common clock. [`FORMATS`] lists the formats. Trace formats show timelines: each item of a record is on
+//! the same line of the same track in all trace formats ([`trace`], [`lanes`]), which differ only in the encoding.
+//! [`parquet`] writes tables. Trace formats and tables read the items from the file again. A trace format then keeps
+//! only a few thousand items in memory at a time.
 
 #![forbid(unsafe_code)]
 

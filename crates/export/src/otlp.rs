@@ -1,8 +1,8 @@
 //! Exports windows and slow iterations as spans of OpenTelemetry's protocol (OTLP).
 //!
-//! Each window, which is a profiled range of iterations, becomes a span. Each of its slowest iterations becomes a
-//! child span. The processes of a run record the same windows; the spans for the same window are in one trace, so
-//! that the ranks are shown together.
+//! Each window, which is a profiled range of iterations, becomes a span. The slowest iterations of the process become
+//! child spans of their windows. The processes of a run record the same windows; the spans for the same window are in
+//! one trace, so that the ranks are shown together.
 
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
@@ -188,9 +188,9 @@ fn unix(process: &Process, monotonic: u64) -> u64 {
     monotonic.saturating_add_signed(process.record.unix_minus_monotonic)
 }
 
-/// The trace id of a window, and a number that identifies the process. The span ids of the window are computed from
-/// both. All ids are the same in every export, so the spans of a second export have the ids of the first export and are
-/// not counted twice.
+/// The trace id of a window, and a hash of the process and the window's first iteration (`process`). The span ids of
+/// the window and its iterations are computed from this hash. All ids are the same in every export, so the spans of a
+/// second export have the ids of the first export and are not counted twice.
 struct Ids {
     trace: [u8; 16],
     process: u64,

@@ -41,7 +41,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Opens a record and reads its small tables.
+    /// Opens a record and reads the tables that are needed to interpret its events.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read or is not a record.

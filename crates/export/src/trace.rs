@@ -269,8 +269,8 @@ impl<'a, F: TraceFormat> Page<'a, F> {
         Ok(())
     }
 
-    /// Returns the index of the line for a span of a track. Returns `None` if the span needs another line and the
-    /// maximum number of lines is reached.
+    /// Returns the index in [`Page::lines`] of the line for a span of a track. Returns `None` if the span needs a new
+    /// track or line, and the maximum number of these is reached.
     fn line(&mut self, track: Track, start: u64, end: u64) -> io::Result<Option<usize>> {
         let index = match self.last {
             Some((last, index)) if last == track => index,

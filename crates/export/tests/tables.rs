@@ -48,7 +48,7 @@ fn duckdb_finds_every_event() {
     let scratch = scratch();
     let (records, seen) = records();
     let exported = parquet(&records, scratch.path()).unwrap();
-    // The export must contain a row for each drawn item. Rows that are not drawn come from the 3 processes, the 3
+    // The export must contain a row for each item in `seen`. It must also contain rows for the 3 processes, the 3
     // threads, the metrics, the tokens of 1 expert, and the ledger (the table of time by cause).
     let ledger = ledger(&records);
     let rows = seen.len() + 3 + 3 + METRICS.len() + 1 + ledger.len();

@@ -12,7 +12,8 @@ use crate::{Call, Iteration, Moment, Work};
 /// Maximum number of calls that are stored; the same maximum applies to pieces of GPU work. Further calls are only
 /// counted.
 const MAX_CALLS: usize = 1 << 24;
-/// Maximum number of function names for which the meaning of the function (the purpose of its calls) is cached.
+/// Maximum number of function names for which the meaning of the function (the purpose of its calls) is cached. It is
+/// also the maximum number of threads that are distinguished; further threads count as one thread.
 const MAX_NAMES: usize = u16::MAX as usize;
 
 /// In `HeldCall::work`, a piece of GPU work is a number: `COPIES` and larger numbers stand for

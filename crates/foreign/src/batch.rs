@@ -61,7 +61,7 @@ pub fn is_step_range(name: &str) -> bool {
     Family::from_name(name).is_some()
 }
 
-/// Returns the number of the step, if the range's name contains it.
+/// Returns the number of the step, if the range is a step of the PyTorch profiler (`ProfilerStep#12`).
 pub(crate) fn number(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("ProfilerStep#")?;
     digits.parse().ok()
@@ -76,9 +76,9 @@ pub(crate) fn batch(name: &str) -> Option<Batch> {
     }
 }
 
-/// Returns the batch from a name such as `context_1(7)_generation_4(4)`, which may begin with a number and `_`: 1
-/// request with 7 tokens in prefill, and 4 requests with 4 tokens in decode. In the other form, `context_0(sq0sk0…)`,
-/// the number of tokens follows `sq`. Returns `None` if the name has neither form.
+/// Returns the batch from a name such as `context_1(7)_generation_4(4)`: 1 request with 7 tokens in prefill, and 4
+/// requests with 4 tokens in decode. A number and `_` may come before `context`. In the form `context_0(sq0sk0…)`, the
+/// number of tokens follows `sq`. Returns `None` if the name has neither form.
 fn execute(name: &str) -> Option<Batch> {
     let start = name.find("context_")?;
     let (context, generation) = name.get(start..)?.split_once(")_generation_")?;

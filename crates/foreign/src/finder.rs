@@ -85,7 +85,7 @@ impl Finder {
         }
     }
 
-    /// Counts `count` ranges with the name `name` that are no candidates for iterations. If no range matches the user's
+    /// Counts `count` ranges with the name `name` that do not match the user's rule (`--step`). If no range matches the
     /// rule, the error message lists the most frequent names.
     pub fn other_ranges(&mut self, name: &str, count: u64) {
         let is_by_name = matches!(self.asked, Some(Step::Nvtx { .. } | Step::Python { .. }));
@@ -137,7 +137,8 @@ impl Finder {
     /// in [`Work::Kernel`].
     ///
     /// # Errors
-    /// Returns an error if the rule that the user typed finds no iterations.
+    /// Returns an error if the rule that the user typed names a range, a Python function or a CUDA call, and finds no
+    /// iterations.
     pub fn finish(
         mut self,
         trace: &Trace,

@@ -151,8 +151,8 @@ pub struct FoundIterations {
     pub method: Method,
     /// The rule for iterations, in the form of `--step`; `whole trace` if there is no rule.
     pub rule: String,
-    /// The reason why this rule was used, in words for the report; empty if the user typed the
-    /// rule.
+    /// The reason why this rule was used, in words for the report. If the method is [`Method::Asked`], the text only
+    /// states how many overlapping ranges of other threads were left out; it is empty if there are none.
     pub why: String,
     /// The iterations in the order of their starts. They do not overlap.
     pub iterations: Vec<Iteration>,
@@ -160,7 +160,7 @@ pub struct FoundIterations {
     pub left_out: u64,
 }
 
-/// The error for a rule (`--step`) that finds no iterations.
+/// The error for a rule (`--step`) that names a range, a Python function or a CUDA call, and finds no iterations.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotFound {
     /// The rule for iterations that the user typed (`--step`).

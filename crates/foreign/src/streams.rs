@@ -7,8 +7,8 @@ use std::hash::Hash;
 /// Maximum number of streams whose number in the trace is not below [`FIRST_OTHER`], or that have only a name.
 const MAX_OTHERS: usize = 1 << 14;
 
-/// A stream whose number in the trace is below this limit keeps that number. Other streams get numbers from this limit
-/// up to `u16::MAX`.
+/// A stream whose number in the trace is below this limit keeps that number. Other streams get numbers above this
+/// limit: first `u16::MAX`, then the next lower numbers.
 const FIRST_OTHER: u16 = u16::MAX - MAX_OTHERS as u16;
 
 /// The numbers of a trace's streams. `K` is the form in which the trace names streams.

@@ -24,12 +24,13 @@ use super::thunk::{Role, Thunk};
 /// Longest time that a thread waits for the lock of [`SLOTS`], which another thread holds while it patches GOT slots.
 const SLOTS_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A function of the C library that this library hooks. `ours` is the address of this library's replacement.
+/// A function that this library replaces in GOT slots, such as a function of the C library. `ours` is the address of
+/// this library's replacement.
 #[derive(Clone, Copy)]
 pub struct Hook {
     pub name: &'static CStr,
     pub ours: usize,
-    /// The function that `ours` calls. A GOT slot that holds any other address is not patched.
+    /// The address of the function that `ours` replaces. A GOT slot that holds any other address is not patched.
     pub real: usize,
 }
 
@@ -346,7 +347,7 @@ fn lead_module(
     );
 }
 
-/// Patches the GOT slots of `module` that point to a hooked function of the C library.
+/// Patches the GOT slots of `module` that point to a function that one of the `hooks` replaces.
 fn lead_hooked(module: &ElfModule, modules: &[ElfModule], hooks: &[Hook], maps: &Maps) {
     let relro = modules::relro(module);
     for hook in hooks {

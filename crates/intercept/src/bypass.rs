@@ -98,7 +98,7 @@ extern "C" fn ends() {
     contained((), report_uncounted);
 }
 
-/// Warns once, at the end of the process, if CUDA was used but no call was counted.
+/// Warns once, at the end of the process, if no call was counted because CUDA calls bypass the library.
 pub fn report_uncounted() {
     if !activity::is_asked() || session::has_begun() || HAS_ENDED.swap(true, Ordering::AcqRel) {
         return;

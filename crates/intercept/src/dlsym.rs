@@ -217,7 +217,8 @@ pub(crate) unsafe extern "C" fn lookup_version(
 }
 
 /// Returns the address that the program gets for a look-up that found `found`. This is the address of this library's
-/// stub (code that passes calls through this library), or `found` itself if the function is not intercepted.
+/// stub (code that passes calls through this library), or of a gate (code that runs before a driver function), or
+/// `found` itself if the function gets neither.
 ///
 /// If the look-up found nothing, the result is null, and the message of `dlerror` does not change.
 fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usize) -> *mut c_void {
@@ -236,8 +237,8 @@ fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usi
     }
     let is_gated = gate::is_wanted();
     if is_gated && tllmprof_session::activity::is_active() {
-        // Install gates (code that runs before driver functions) in the modules that are loaded by now, before the
-        // program can call the function that it looks up.
+        // Install gates (code that runs before driver functions) in all modules that have been loaded so far. This must
+        // happen before the program can call the function that it looks up.
         gate::lead_new_links();
     }
     let Some(role) = role_of(name) else {

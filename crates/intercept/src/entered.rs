@@ -1,5 +1,6 @@
-//! Code that runs before the real function of an intercepted call. The slow path counts the call and decides whether
-//! the library must see it return. For the handler `record`, this module only prepares the recording of the call.
+//! Code that runs before the real function of an intercepted call. The handler `slow` calls [`before`], which counts
+//! the call if the assembly code has not counted it, and decides whether the library must see the call return. For the
+//! handler `record`, this module only prepares the recording of the call.
 //!
 //! Most recorded calls need no examination before they run, because [`super::returned`] finds their arguments in the
 //! frame. Some arguments, and the states of some streams, must be read before the call, for example for GPU times. This
@@ -196,8 +197,8 @@ fn is_the_call(call: Call, frame: &CallFrame) -> bool {
     // compared.
     !call.info().device_to_host_only || frame.args[3] as u32 == DEVICE_TO_HOST
 }
-/// Returns true if the call is nested in the thread's outermost intercepted call. If the outermost call was left
-/// without a return (by `longjmp` or an exception), removes its mark.
+/// Returns true if the call is nested in the thread's outermost intercepted call. If that call was left without a
+/// return (by `longjmp` or an exception), clears the thread's outermost call and returns false.
 #[cfg(target_arch = "aarch64")] // on x86-64 the assembly code checks this itself
 pub extern "C" fn is_within_outer(frame: &CallFrame) -> bool {
     contained(true, || {
@@ -260,8 +261,9 @@ fn read(frame: &CallFrame) {
     frame.work.set(work);
 }
 
-/// Reports a wait to the measurement of GPU times. Returns true if earlier work of the stream has ended when the wait
-/// returns. The code uses no `match`, because the jump table would be one more cache line that a call depends on.
+/// Reports a wait to the measurement of GPU times. Returns true if the measurement must be notified when the wait
+/// returns, because measured work has ended by then. The code uses no `match`, because the jump table would be one more
+/// cache line that a call depends on.
 #[inline(always)]
 fn waits(does: Does, target: StreamArgument) -> bool {
     if does == Does::WaitsForStream {
@@ -275,8 +277,9 @@ fn waits(does: Does, target: StreamArgument) -> bool {
     }
 }
 
-/// Does the work of [`read`] for a call that is not [`Simple`](super::thunk::Simple). The thunk (which describes the
-/// real function) does not contain the positions of such a call's stream and size.
+/// Does the same as [`read`] for a call that is not [`Simple`](super::thunk::Simple). The thunk (which describes the
+/// real function) does not contain the positions of such a call's stream and size, so they are looked up in the table
+/// of calls.
 #[inline(never)]
 fn read_other(frame: &CallFrame) {
     let (Role::Driver(call) | Role::Runtime(call) | Role::Front(call)) = frame.thunk.role() else {

@@ -79,7 +79,8 @@ pub(crate) struct CallFrame {
     pub return_address: usize,
 }
 
-/// The state of a call that the handler `slow` saved on the stack. The fields are in order of their addresses.
+/// The state of a call that the handler `slow`, `count` or `record` saved on the stack. The fields are in order of
+/// their addresses.
 #[cfg(target_arch = "aarch64")]
 #[repr(C)]
 pub struct CallFrame {
@@ -133,7 +134,8 @@ const _: () = assert!(
         && offset_of!(CallFrame, return_address) == 8
         && offset_of!(CallFrame, result) == CallFrame::THUNK + 8
 );
-// The stack is aligned to 16 bytes at the saved frame pointer, and at each call of a function.
+// The stack is aligned to 16 bytes at the saved frame pointer. It must also be aligned to 16 bytes at each call that
+// the assembly code makes, so the distance between the two must be a multiple of 16.
 #[cfg(target_arch = "x86_64")]
 const _: () = assert!(
     offset_of!(CallFrame, return_address) == CallFrame::BELOW + 8
@@ -167,13 +169,13 @@ impl CallFrame {
 
     /// Returns true if the call is nested in `outer`. Returns false if there is no outer call.
     ///
-    /// An outer call is marked by the stack address of its return address. An exception or `longjmp` that leaves the
-    /// outer call does not remove the mark. But other calls soon overwrite the return address at the mark. A later
-    /// call from the same function is at the same depth as the outer call, not below it.
+    /// `outer.place` is the stack address at which the outer call's return address lies. An exception or `longjmp` may
+    /// leave the outer call without clearing `outer`. But other calls then soon overwrite the return address at
+    /// `outer.place`. A later call from the same function is at the same depth as the outer call, not below it.
     ///
-    /// AArch64 functions get their return address in a register and save it where they choose, so the marked return
-    /// address may lie in memory that stays unused for long. So two conditions must hold: the address is still at the
-    /// mark, and the chain of the callers' frame pointers does not lead past it. If that chain is broken, only the
+    /// AArch64 functions get their return address in a register and save it where they choose, so `outer.place` may lie
+    /// in memory that stays unused for long. So two conditions must hold: the return address is still at `outer.place`,
+    /// and the chain of the callers' frame pointers does not lead past `outer.place`. If that chain is broken, only the
     /// return address decides.
     pub(crate) fn is_within(&self, outer: Outer) -> bool {
         if !is_below(from_ref(&self.return_address).addr(), outer) {
@@ -185,7 +187,7 @@ impl CallFrame {
     }
 
     /// Returns true if the chain of frame pointers leads past the frame record at `record`: then the frame with that
-    /// record has ended. Returns false if the chain leads to that record.
+    /// record has ended. Returns false if the chain leads to that record, or if it breaks off before.
     fn is_chained_past(&self, record: usize) -> bool {
         /// Largest distance to the next frame in bytes. A larger distance means that the register is not used as a
         /// frame pointer.

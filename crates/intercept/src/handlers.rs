@@ -1,10 +1,10 @@
-//! The addresses of the handlers in assembly code, for the modules that store them in stubs.
+//! The addresses of the handlers in assembly code, for the modules that store them in thunks and trampolines.
 //!
 //! The assembly code calls those modules. To avoid a circular dependency, they do not name the assembly code, which
 //! registers its handlers in [`HANDLERS`].
 
-/// Assembly code to which a stub (the replacement of a function) or a trampoline (the code to which a patched entry
-/// jumps) leads. This code follows no calling convention.
+/// Assembly code to which a stub (the replacement of a function) jumps, or that a trampoline (the code to which a
+/// patched entry jumps) calls. This code follows no calling convention.
 pub(crate) type Handler = unsafe extern "C" fn();
 
 /// Two handlers: the first notes a call in the thread's trail (its recent calls), and the second also records the
@@ -29,11 +29,10 @@ pub(crate) struct Handlers {
     pub context_wait: Noting,
     pub blocking_copy: Noting,
     /// The handler for calls past the thread's limit: the number of calls that the thread may count before a Rust
-    /// function must run. The trampoline of a patched entry jumps to this handler.
+    /// function must run. A trampoline (the code to which a patched entry jumps) calls this handler.
     #[cfg(target_arch = "x86_64")]
     pub named_slow: Handler,
-    /// The handler to which a trampoline (the code to which a patched entry jumps) leads if the function's calls are
-    /// scopes (GPU work is attributed to them).
+    /// The handler that a trampoline calls if the function's calls are scopes (GPU work is attributed to them).
     #[cfg(target_arch = "x86_64")]
     pub named_scope: Handler,
 }

@@ -3,7 +3,8 @@
 //! The program and its runtimes already have pointers to these functions, so patching GOT slots cannot redirect their
 //! calls. So a jump is written at each function's entry. This library writes the jump if it fits into one store.
 //! Otherwise the `tllmprof` command, a separate process, writes it while all threads are stopped ([`JUMPS`]). The
-//! jump leads to a switch: a few instructions that jump to an address in memory.
+//! jump leads to a switch: a few instructions that read an address from memory ([`TARGETS`]) and jump to it. For a
+//! call from within the driver, the switch instead jumps to the moved instructions, so that the call is not counted.
 //!
 //! ```text
 //! entry ──jump──▶ switch ──▶ stub of the thunk ──▶ the moved instructions ──▶ the code after the jump
@@ -12,8 +13,8 @@
 //!
 //! A jump is never removed, and the driver is never unloaded. While the library is detached, the switch leads
 //! directly to the moved instructions (copies of those that the jump replaced). A thunk, or this library, calls the
-//! real function through the moved instructions. So each call reaches this library exactly once, whether its jump has
-//! been written or not.
+//! real function through the moved instructions. So a call through a patched GOT slot reaches this library only once,
+//! whether the function's jump has been written or not.
 
 #[cfg(test)]
 mod tests;
@@ -43,7 +44,8 @@ use super::named::trampoline::Region;
 use super::thunk::{Role, Thunk};
 
 const PAGE_SIZE: usize = 4096;
-/// Longest time that a thread waits for another thread that is changing [`TARGETS`].
+/// Longest time that a thread waits for the lock of [`PATCHED`], which another thread holds while it prepares jumps or
+/// changes [`TARGETS`].
 const SWITCH_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
 lifecycle::global! {
@@ -71,7 +73,7 @@ struct Patched {
 struct Form {
     name: CString,
     code: Range<usize>,
-    /// The row of the table of calls that describes the function; `None` for a function that looks up other
+    /// The call in the table of calls to which the function belongs; `None` for a function that looks up other
     /// functions.
     call: Option<Call>,
 }
@@ -143,7 +145,7 @@ fn prepared(driver: &ElfModule) -> Result<Vec<Patched>, String> {
 /// Returns the driver if the process has loaded it, and prevents it from being unloaded.
 ///
 /// # Errors
-/// Returns an error if the process has loaded the driver, but the driver's module is not found.
+/// Returns an error if the loader has the driver, but the driver's module is not found or is still being loaded.
 fn driver() -> Result<Option<ElfModule>, String> {
     let name = libcuda::NAME.to_str().unwrap_or_default();
     // SAFETY: the library is loaded already, or the call fails: no constructor runs.
@@ -237,7 +239,7 @@ impl ProcAddresses {
     /// Returns all addresses that the driver returns for a function's name, for programs that were
     /// built with any version of CUDA.
     fn all(&self, name: &str) -> BTreeSet<usize> {
-        /// The CUDA versions with which the headers look up the table's functions, and some later
+        /// The CUDA versions with which the headers look up the functions in the table of calls, and some later
         /// versions.
         const VERSIONS: [c_int; 17] = [
             2000, 3020, 4000, 5050, 6050, 7000, 8000, 9000, 10000, 10010, 11000, 11040, 11060,

@@ -51,9 +51,8 @@ use tllmprof_platform::lifecycle::{OnlyThread, Stage};
 pub use arch::{dlsym_door, dlvsym_door};
 pub use named::start as follow_named;
 
-/// Makes the library see driver calls return. It can then record these calls while a window is open, time the calls
-/// whose durations are watched, and note the calls that add nodes to a graph. Does nothing if neither a record nor
-/// durations are wanted.
+/// Updates the handlers of the driver functions. The library then sees those calls return that it must record or time,
+/// and those that add nodes to a graph. Does nothing if neither a record nor durations are wanted.
 fn record_calls() {
     if tllmprof_recorder::is_wanted() || tllmprof_recorder::watch::is_watching() {
         Thunk::record();

@@ -29,9 +29,10 @@ const NOT_INITIALIZED: usize = 3;
 /// Type of the functions that ask whether GPU work has finished.
 type Query = unsafe extern "C-unwind" fn(usize) -> usize;
 
-/// Chooses the handler for a thunk (the description of a hooked function) of a runtime's function, or of a front (a
-/// function of another library with a driver function's name). If the driver calls of the runtime or front reach this
-/// library, the function is passed through and not watched. Chooses nothing until the driver is loaded.
+/// Chooses the handler for the thunk (the description of a hooked function) of a query: a runtime's function, or a
+/// front (a function of another library with a driver function's name). Calls are passed through and not watched if
+/// their driver calls reach this library, or if the library is not active in this process. Chooses nothing until the
+/// driver is loaded.
 pub(crate) fn choose_handler(thunk: &Thunk, call: Call) {
     if !driver::is_loaded() {
         return;

@@ -18,7 +18,7 @@ use tllmprof_recorder::watch::{self, Cause};
 use tllmprof_scopes as scopes;
 use tllmprof_session as session;
 
-/// Entry point of the handler `slow` after the hooked function itself has returned `result`.
+/// Called by the handler `slow` (assembly code) after the hooked function itself has returned `result`.
 pub(crate) extern "C" fn after(frame: &CallFrame, result: usize) {
     contained((), || came_back(frame, result));
 }
@@ -59,9 +59,9 @@ fn came_back(frame: &CallFrame, result: usize) {
     }
 }
 
-/// Entry point of the handler `record` after the hooked function itself has returned `result` at time `until`, in
-/// ticks. Returns the value that the program gets. The code is short and makes only a tail call, so that it needs few
-/// cache lines and saves no register.
+/// Called by the handler `record` (assembly code) after the hooked function itself has returned `result` at time
+/// `until`, in ticks. Returns the value that the program gets. The code is short and makes only a tail call, so that it
+/// needs few cache lines and saves no register.
 // SAFETY: the attribute only names a section, which keeps together the code that runs on each recorded call.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[cfg(target_arch = "x86_64")]
@@ -92,8 +92,8 @@ fn records(frame: &CallFrame, result: usize) {
     }
 }
 
-/// Writes a call into the record and returns true if the call has succeeded and nothing else has to be done at its end.
-/// This is so for most calls. Otherwise does nothing and returns false.
+/// Writes a call into the record and returns true, if the call has succeeded and no other part of the library needs to
+/// know that it has ended. This is so for most calls. Otherwise does nothing and returns false.
 #[inline(always)]
 fn is_recorded_at_once(frame: &CallFrame, result: usize, until: u64) -> bool {
     // The result of the call is an enumeration, in the lower half of the register; 0 means success.

@@ -9,8 +9,7 @@ use tllmprof_scopes::{LaunchNode, Made};
 use super::frame::CallFrame;
 use super::thunk::Role;
 
-/// Returns true if the library must see calls of this kind return, to attribute GPU work to scopes such as NVTX
-/// ranges.
+/// Returns true if the library must see `call` return, to attribute GPU work to scopes such as NVTX ranges.
 pub(crate) fn is_followed(call: Call) -> bool {
     match call.kind() {
         CallPurpose::Graph(_) => scopes::are_on(),

@@ -3,7 +3,7 @@
 //!
 //! A thunk stands for one hooked function, never for a name: the driver has several functions under one name (legacy
 //! and per-thread default stream), and a process may contain two runtimes. A program may get a function by linking, by
-//! `dlsym` or from the driver. In each case, the same hooked function has the same thunk.
+//! `dlsym` or from the driver. In each case, the same hooked function in the same role has the same thunk.
 
 mod role;
 mod wanted;
@@ -32,14 +32,14 @@ lifecycle::global! {
     stage: Doors;
 
     /// The pool of thunks (descriptions of hooked functions). The entries with an index below [`USED`] are complete:
-    /// from then on only the handler of such an entry changes.
+    /// from then on only their fields `handler` and `per_thread` change.
     #[fork(keep = "pointers to thunks were handed out")]
     #[together(tables)]
     pub static THUNKS: [Thunk; stubs::COUNT] = [const { Thunk::new() }; stubs::COUNT];
     #[fork(keep = "as the pool")]
     static USED: AtomicUsize = AtomicUsize::new(0);
-    /// Serialises the creation of thunks (descriptions of hooked functions). Held only for a few stores, never during a
-    /// call to other code.
+    /// Serialises the creation of thunks (descriptions of hooked functions). Held while a thunk is created or handlers
+    /// are updated, never during a call of a hooked function.
     #[fork(hold)]
     static CREATING: tllmprof_sync::Lock<()> = tllmprof_sync::Lock::new(());
 }

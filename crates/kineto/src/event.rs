@@ -8,11 +8,11 @@ use serde_json::value::RawValue;
 
 use crate::number::nanoseconds;
 
-/// Maximum length of an event's name, in bytes. Longer names are cut.
+/// Maximum length of a text of an event, such as its name, in bytes. Longer texts are cut.
 const NAME: usize = 4096;
 
-/// The values of an event's JSON that are used. One `RawEvent` is reused for all events, so that
-/// reading an event allocates no memory.
+/// The values of an event's JSON that are used. One `RawEvent` is reused for all events, so that its strings need not
+/// be allocated anew for each event.
 #[derive(Debug, Default)]
 pub struct RawEvent {
     /// The first letter of the event's phase (`ph`). `X` is an event with a duration; `M` describes
@@ -225,8 +225,8 @@ impl<'de> Visitor<'de> for ArgsVisitor<'_> {
     }
 }
 
-/// Reads a JSON text into the buffer, and cuts it if it is too long. If the JSON is not a text, the
-/// buffer is left empty.
+/// Reads a JSON string into the buffer, and cuts it after [`NAME`] bytes. If the JSON is not a string, the buffer is
+/// left empty.
 pub(crate) struct TextSeed<'a>(pub &'a mut String);
 
 impl<'de> DeserializeSeed<'de> for TextSeed<'_> {

@@ -35,10 +35,10 @@ pub struct Metadata {
 /// A process group of `torch.distributed` to which the process belongs.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ProcessGroup {
-    /// The group's number, followed by its description, such as its purpose.
+    /// The group's number and its description, such as `0 default_pg`.
     pub name: String,
-    /// Ranks in the whole job of the group's members, in the order of the members' ranks within the
-    /// group.
+    /// The members of the group, in the order of their ranks within the group. Each is given by its rank in the whole
+    /// job.
     pub ranks: Vec<u64>,
 }
 

@@ -29,7 +29,7 @@ const PROBE: u64 = 1 << 20;
 
 const BUFFER: usize = 1 << 16;
 
-/// The number of bytes by which the JSON value that is being read may still grow.
+/// The number of bytes that may still be read of the current JSON value.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget(Rc<Cell<u64>>);
 
@@ -281,7 +281,7 @@ fn is_utf16(beginning: &[u8]) -> bool {
     UTF16.iter().any(|known| beginning.starts_with(known))
 }
 
-/// Returns true if a file contains JSON, plain or compressed.
+/// Returns true if a file, which may be compressed, begins like JSON.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read.

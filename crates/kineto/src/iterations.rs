@@ -130,7 +130,7 @@ impl Iterations {
 
 impl Iterations {
     /// If the trace has no windows (profiled ranges of iterations), adds one window that contains all iterations. If
-    /// the trace has GPU work, the window is marked as one with recorded kernels.
+    /// the trace has GPU work, adds the same window a second time, marked as one in which kernels were recorded.
     pub fn close(&mut self, trace: &Trace) {
         let (Some(first), Some(last)) = (self.all.first(), self.all.last()) else {
             return;
@@ -153,8 +153,8 @@ impl Iterations {
     }
 }
 
-/// Passes all ranges to the finder, which chooses the iterations from them. Returns the names of
-/// the ranges that may be iterations.
+/// Passes the ranges that may be iterations to the finder, which chooses the iterations from them. For all other
+/// ranges, passes only how often each name occurs. Returns the names of the ranges that may be iterations.
 fn add_ranges(finder: &mut Finder, trace: &Trace) -> HashSet<StringId> {
     let mut known: HashMap<(StringId, bool), bool> = HashMap::new();
     let mut others: HashMap<StringId, u64> = HashMap::new();

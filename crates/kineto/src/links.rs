@@ -1,5 +1,5 @@
-//! Links each piece of GPU work to the call that launched it, and to the scopes (operators, modules
-//! and ranges) that were open on the calling thread.
+//! Links each piece of GPU work to the call that launched it, and to the scopes (PyTorch modules, and ranges that are
+//! not steps) that were open on the calling thread.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -8,11 +8,10 @@ use tllmprof_record::{NO_STRING, StringId};
 
 use crate::trace::{HostEvent, HostKind, Trace};
 
-/// Maximum number of scopes (operators, modules and ranges) that are stored. A scope is identified by its name and its
-/// parent scope. Work in a further scope is assigned to the parent scope.
+/// Maximum number of scopes (modules and ranges) that are stored. A scope is identified by its name and its parent
+/// scope. Work in a further scope is assigned to the parent scope.
 const SCOPES: usize = 1 << 18;
-/// Maximum number of scopes (operators, modules and ranges) that may be open at once on a thread. Further scopes are
-/// ignored.
+/// Maximum number of scopes (modules and ranges) that may be open at once on a thread. Further scopes are ignored.
 const DEPTH: usize = 48;
 
 /// A call that launched GPU work.
@@ -20,36 +19,35 @@ const DEPTH: usize = 48;
 pub struct Launch {
     pub thread: u32,
     pub start: i64,
-    /// Number of the innermost scope (operator, module or range) that was open during the call; 0 if no scope was open.
+    /// Number of the innermost scope (module or range) that was open during the call; 0 if no scope was open.
     pub scope: u32,
 }
 
-/// The calls that launched GPU work, by correlation number, and the scopes (operators, modules and ranges) of the
-/// trace.
+/// The calls that launched GPU work, by correlation number, and the scopes (modules and ranges) of the trace.
 #[derive(Debug, Default)]
 pub struct Links {
     launches: HashMap<u32, Launch>,
-    /// The parent and the name of each scope (operator, module or range). A scope's number is its index in this list
-    /// plus 1; the parent's number is 0 if there is no parent.
+    /// The parent and the name of each scope (module or range). A scope's number is its index in this list plus 1; the
+    /// parent's number is 0 if there is no parent.
     scopes: Vec<(u32, StringId)>,
     numbers: HashMap<(u32, StringId), u32>,
 }
 
-/// The scopes (operators, modules and ranges) and the CUDA call that are open on a thread, while the thread's events
-/// are visited in order of time.
+/// The scopes (modules and ranges) and the CUDA call that are open on a thread, while the thread's events are visited
+/// in order of time.
 #[derive(Default)]
 struct Open {
     thread: u32,
-    /// End time and number of each open scope (operator, module or range), from the outermost to the innermost.
+    /// End time and number of each open scope (module or range), from the outermost to the innermost.
     scopes: Vec<(i64, u32)>,
     /// Start and end of the outermost open CUDA call.
     call: Option<(i64, i64)>,
 }
 
 impl Links {
-    /// Finds the calls that launched GPU work, and the scopes (operators, modules and ranges). Removes calls that are
-    /// made within other calls, such as driver calls within runtime calls. Afterwards the trace's host events are
-    /// sorted by their ends, inner events first. `is_scope` returns true for an event that opens a scope.
+    /// Finds the calls that launched GPU work, and the scopes (modules and ranges). Removes calls that are made within
+    /// other calls, such as driver calls within runtime calls. Afterwards the trace's host events are sorted by their
+    /// ends, inner events first. `is_scope` returns true for an event that opens a scope.
     pub fn find(trace: &mut Trace, is_scope: impl Fn(&HostEvent) -> bool) -> Self {
         let mut links = Self::default();
         let order = |event: &HostEvent| (event.thread, event.start, Reverse(event.end()));
@@ -127,8 +125,7 @@ impl Links {
         self.launches.get(&correlation)
     }
 
-    /// Returns the number, the parent's number and the name of each scope (operator, module or range). The first number
-    /// is 1.
+    /// Returns the number, the parent's number and the name of each scope (module or range). The first number is 1.
     pub fn scopes(&self) -> impl Iterator<Item = (u32, u32, StringId)> {
         let numbered = (1..).zip(&self.scopes);
         numbered.map(|(number, (parent, name))| (number, *parent, *name))

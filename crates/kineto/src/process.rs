@@ -16,9 +16,9 @@ use crate::iterations::Iterations;
 use crate::links::Links;
 use crate::trace::{GpuEvent, GpuKind, HostEvent, HostKind, Trace};
 
-/// Number of an artificial graph. Recordings assign kernels to scopes (operators, modules and ranges) through graph
-/// nodes, but a PyTorch trace has no nodes. So each scope is given a node in this graph, with the scope's number. Each
-/// kernel is linked to the node of the scope in which it was launched.
+/// Number of an artificial graph. Recordings assign kernels to scopes (modules and ranges) through graph nodes, but a
+/// PyTorch trace has no nodes. So each scope is given a node in this graph, with the scope's number. Each kernel is
+/// linked to the node of the scope in which it was launched.
 const GRAPH: u32 = 1;
 
 /// The table of CUDA calls. `all` contains each row's number, name and kind. `of` maps the name of a call in the
@@ -337,8 +337,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Passes the scopes (operators, modules and ranges) to the caller's function. For each scope, also passes a graph
-    /// node with the scope's number.
+    /// Passes the scopes (modules and ranges) to the caller's function. For each scope, also passes a graph node with
+    /// the scope's number.
     fn scopes(&mut self) {
         let links = &self.process.links;
         if !self.process.has_layers {

@@ -29,8 +29,7 @@ pub struct HostEvent {
     pub ns: u64,
     pub name: StringId,
     pub thread: u32,
-    /// Correlation number: the number that a call shares with the GPU work that it launched; 0 if
-    /// the event launched no work.
+    /// Correlation number: the number that a call shares with the GPU work that it launched; 0 if the event has none.
     pub correlation: u32,
     pub process: u16,
     pub kind: HostKind,

@@ -1,6 +1,6 @@
 //! Compares tllmprof's figures for traces of other projects with the figures that these projects publish. The traces
-//! are not part of the repository: the variable `TLLMPROF_TRACES` contains their folder; the default is
-//! `../shared/traces` next to the repository.
+//! are not part of the repository: the environment variable `TLLMPROF_TRACES` contains the path of their folder. The
+//! default is `../shared/traces`, relative to the root of the repository.
 
 mod common;
 #[path = "../../../tests/common/skipped.rs"]

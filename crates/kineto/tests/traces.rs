@@ -387,8 +387,8 @@ fn ranks_are_aligned_by_their_collectives() {
     let report = reported(vec![rank(0, 10.0, 0.0), rank(1, 7000.0, 250_000.0)]);
     let found = &report["collectives"];
     assert_eq!(found["notes"], json!([]));
-    // Of 32 collectives, the first of each trace is not matched, because the traces do not show how long that
-    // collective waited for the other rank.
+    // Of 32 collective kernels (16 in each trace), the first of each trace is not matched, because the traces do not
+    // show how long that kernel waited for the other rank.
     assert_eq!(found["matched"], 30);
     assert_eq!(found["groups"][0]["processes"], json!([0, 1]));
     assert_eq!(found["wait_ns"], 0);

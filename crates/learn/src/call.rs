@@ -14,8 +14,8 @@ pub enum Call {
     CopyToHost,
     /// A copy to the device.
     CopyToDevice,
-    /// The return of a wait. The wait itself was added to the thread's trail (list of recent calls) when the thread
-    /// began to wait.
+    /// The return of a wait. [`Learner::event`](crate::Learner::event) adds the wait to the thread's trail (list of
+    /// recent calls).
     Returned(Wait),
     /// The begin of a stream capture on this thread. The thread's calls during the capture are ignored,
     /// because they run nothing on the GPU.

@@ -5,9 +5,10 @@
 //! says why.
 //!
 //! # Method
-//! - A *site* (call site) is a wait or a device-to-host copy, identified by its context: the calls that its thread
-//!   made just before. Sizes and graph handles are left out, because they change with the batch size. A thread that
-//!   launches nothing itself (a copy thread, an output thread) is identified only by its calls.
+//! - A *site* (call site) is a wait or a device-to-host copy, identified by its context: the calls that its thread made
+//!   just before. Sizes and graph handles are left out, because they change with the batch size. For a thread that
+//!   launches nothing itself (a copy thread, an output thread), a context of no calls is preferred, so that all threads
+//!   of a pool have the same sites.
 //! - An occurrence of a site ends no iteration if nothing was launched since the previous occurrence. This rule
 //!   excludes idle polling and second reads of the same results.
 //! - An *engine* is a group of threads that launch for the same loop. All intervals are measured in the *work* of an
@@ -24,12 +25,12 @@
 //! - Layers that loop over experts are recognized by two signs. They have many waits, and each pass over the layers
 //!   has the same number of layers. Once in a pass there is more work: that of the model's first and last kernels. A
 //!   site that may be such a layer is not relied on.
-//! - Once the learner has settled, a launch costs a few stores, and only waits are examined. The work between
-//!   occurrences is still watched: learning starts again when the loop ends or changes.
+//! - Once the learner has settled, a launch costs a few stores, and only waits and copies to the host are examined. The
+//!   work between occurrences is still watched: learning starts again when the loop ends or changes.
 //!
 //! # Constraints
-//! No allocation, no panic, no floating point; all data is in fixed tables of [`Learner`] and [`Trails`], together
-//! below 256 KiB. Both can be statics: their initial value is all zeros.
+//! No allocation, no panic, no floating point; all data is in fixed tables of [`Learner`] and [`Trails`], together at
+//! most 256 KiB. Both can be statics: their initial value is all zeros.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

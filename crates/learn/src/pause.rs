@@ -5,12 +5,13 @@ use crate::trail::slot;
 /// A function that returns the time in nanoseconds. It is called only when the learner needs the time.
 pub type Clock<'a> = &'a dyn Fn() -> u64;
 
-/// The time of a history entry (a wait or a copy), and the pause before its first launch.
+/// The time of a history entry (a wait or a copy), and the pause before the first launch after the thread's previous
+/// wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct EntryTimes {
     /// The time of the entry, in units of 2^`UNIT` nanoseconds. It wraps around after four minutes.
     at: u32,
-    /// The pause before the entry's first launch, in nanoseconds; 0 if it was not measured.
+    /// The pause in nanoseconds; 0 if it was not measured.
     pub pause: u32,
 }
 

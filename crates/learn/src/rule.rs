@@ -18,17 +18,17 @@ pub struct LearnedRule {
     /// True if helper threads make the call at the call site. Helper threads launch nothing
     /// themselves.
     pub(crate) helper: bool,
-    /// The thread that launches most work, among those followed threads (threads that launch for the loop) that wait.
+    /// Of those followed threads (`threads`) that wait for the GPU, the one that launches most work.
     pub(crate) thread: u8,
     /// The followed threads: those that launch for the loop of the rule.
     pub(crate) threads: Threads,
     /// Number of threads outside the engine (the followed threads) that launch at least half as much as
     /// `thread`.
     pub(crate) others: u8,
-    /// Bit set of threads outside the engine (the followed threads) that launched a considerable part of the work
-    /// when the rule was chosen. These threads must not join the followed threads.
+    /// Bit set of threads outside the engine (the followed threads) that launched more than a sixteenth as much as
+    /// `thread` when the rule was chosen or last confirmed. These threads must not join the followed threads.
     pub(crate) rivals: u64,
-    /// Median work of an iteration, in launches. A graph counts as several launches.
+    /// Median work of an iteration, in launches. A graph counts as 32 launches (`GRAPH_WEIGHT`).
     pub(crate) median: u32,
     /// Work of the longest iteration, in launches.
     pub(crate) longest: u32,
@@ -42,8 +42,8 @@ pub struct LearnedRule {
     /// The work of an iteration that begins with a launch and does not end with a wait; `None` for an
     /// iteration that ends at a call site.
     pub(crate) period: Option<ThreadLaunches>,
-    /// The calls of `thread` just before the call site, the latest first. For a rule with a `period`, the launches
-    /// with which an iteration begins.
+    /// The calls just before the call site, on the thread that made the call there, the latest first. For a rule with a
+    /// `period`, the launches with which an iteration begins, also the latest first.
     pub(crate) context: [u64; DEPTH],
 }
 
@@ -86,8 +86,8 @@ impl LearnedRule {
         self.period.is_some()
     }
 
-    /// Returns the thread that launches for the loop of the rule. If there are several, it is the thread that launches
-    /// most work, among those that wait.
+    /// Returns the thread that launches for the loop of the rule. If several threads do, returns the one that launches
+    /// most work, among those of them that wait for the GPU.
     #[must_use]
     pub fn thread(&self) -> u32 {
         u32::from(self.thread)
@@ -100,7 +100,8 @@ impl LearnedRule {
         u32::from(self.others)
     }
 
-    /// Writes a description of the rule to `out`. `kernel` writes a kernel's name for its handle.
+    /// Writes a description of the rule to `out`. The function `kernel` gets a kernel's handle and writes the kernel's
+    /// name.
     ///
     /// # Errors
     /// Returns the errors of `out`.
@@ -169,10 +170,11 @@ impl LearnedRule {
     }
 }
 
-/// Maximum number of preceding calls that a description names.
+/// Maximum number of calls that a description names from `context`: the calls before a call site, or the launch that
+/// begins an iteration and the launches before it.
 const MAX_NAMED_CALLS: usize = 3;
 
-/// A function that writes a kernel's name for its handle.
+/// A function that gets a kernel's handle and writes the kernel's name.
 trait WriteKernel: Fn(&mut dyn fmt::Write, u64) -> fmt::Result {}
 impl<F: Fn(&mut dyn fmt::Write, u64) -> fmt::Result> WriteKernel for F {}
 

@@ -15,9 +15,9 @@ pub(crate) type Threads = u64;
 /// Number of earlier calls that a call site's longest context contains.
 pub(crate) const DEPTH: usize = 8;
 
-/// The trails (lists of the latest calls) of all threads. Every call is noted in its thread's trail when the
-/// call is entered. This needs no lock: each thread writes only its own trail, and other threads only read
-/// its counters.
+/// The trails (lists of the latest calls) of all threads. Each call is added to its thread's trail before the learner
+/// examines the call. This needs no lock: a thread writes only its own trail, and other threads only read the trail's
+/// counters. Two threads whose ids are equal modulo [`THREADS`] share a trail, in which calls may then get lost.
 #[derive(Debug)]
 pub struct Trails {
     trails: [Trail; THREADS],
@@ -224,8 +224,8 @@ impl Trails {
         tokens.filter(|&token| token::launches(token)).take(DEPTH)
     }
 
-    /// Returns true if the thread is a helper (a thread that only waits and copies): there is no launch among
-    /// the [`DEPTH`] calls before its latest one.
+    /// Returns true if the thread is a helper (a thread that only waits and copies): it has never launched anything,
+    /// or there is no launch among the [`DEPTH`] calls before its latest one.
     pub(crate) fn helper(&self, thread: u32) -> bool {
         self.work(thread) == ThreadLaunches::default() || !self.before(thread).any(token::launches)
     }
@@ -256,7 +256,7 @@ impl Default for Trails {
     }
 }
 
-/// Returns the index of a thread in the tables of threads.
+/// Returns the index of a thread in arrays that have one element for each trail: the thread's id modulo [`THREADS`].
 pub(crate) const fn slot(thread: u32) -> usize {
     thread as usize % THREADS
 }

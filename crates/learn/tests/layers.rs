@@ -83,8 +83,8 @@ fn in_time(records: Records) -> Records {
     records.into_iter().map(in_time).collect()
 }
 
-/// Returns the stream of the same model with another number of layers. Each layer is picked at random from
-/// the recording.
+/// Returns a stream of `count` iterations like those of the recording `name`, but with `layers` layers in each. The
+/// layers after the first are picked at random from the recording.
 fn with_layers(name: &str, layers: usize, count: usize) -> Records {
     let (mut records, iterations) = iterations(name);
     let parts: Vec<_> = iterations.iter().map(cut).collect();
@@ -136,8 +136,8 @@ fn no_window_opens_on_a_layer() {
     }
 }
 
-/// Returns the requests of a recording, with request n shortened to `tokens(n)` tokens. A request keeps its first
-/// tokens and its last token, which includes the work between requests.
+/// Returns the requests of the recording `name`, in which each request has `recorded` tokens. Request n is shortened to
+/// `tokens(n)` tokens: it keeps its first tokens and its last token, which includes the work between requests.
 fn requests(name: &str, recorded: usize, tokens: impl Fn(usize) -> usize) -> Records {
     let (mut records, iterations) = iterations(name);
     let requests = iterations.len() / recorded;

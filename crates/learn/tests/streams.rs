@@ -63,8 +63,8 @@ fn late_reads_give_way_to_launches() {
     assert_holds("jax_late", &stream("jax_late"));
 }
 
-/// In this stream every ninth step has more work. The learner opens windows (recorded intervals) only late, so this
-/// test does not check them.
+/// In this stream every ninth step has more work. The learner understands the step only late, and windows (recorded
+/// intervals) open only then. So this test does not check windows.
 #[test]
 fn two_streams_tied_by_events() {
     assert_holds("nested_tied", &stream("nested_tied"));
@@ -185,8 +185,8 @@ fn the_first_iterations_were_missed() {
 
 /// Streams with fewer than 50 iterations.
 const SHORT: [&str; 2] = ["hf_cb", "train_accumulate"];
-/// Streams with so little work in an iteration that the iteration could be a layer of a model. The learner opens
-/// windows (recorded intervals) later in these streams.
+/// Streams with so little work in an iteration that the iteration could be a layer of a model. The learner understands
+/// the step later in these streams, and windows (recorded intervals) open only then.
 const LITTLE: [&str; 10] = [
     "async_engine_eager",
     "compiled_default",

@@ -1,5 +1,5 @@
-//! Follows a window (a range of iterations to capture) from its request to its end. Knows which clients wait for the
-//! window, and when it must be stopped.
+//! Follows a window (a range of iterations to capture) from its request to its end. Stores which clients wait for the
+//! window, and decides when the window must be stopped.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -94,8 +94,8 @@ impl WindowWait {
         self.stopped.is_some()
     }
 
-    /// Returns the next task for the window, which depends on the window's progress. After the task is done, the
-    /// caller has to call this function again.
+    /// Returns the next task for the window, which depends on the window's progress. The caller has to do the task and
+    /// call this function again, until the task is `Nothing` or `SayClosed`.
     pub(crate) fn on(&mut self, progress: DemandProgress, now: Instant) -> ServerTask {
         match progress {
             DemandProgress::Waits => ServerTask::Nothing,

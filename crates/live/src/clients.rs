@@ -118,7 +118,8 @@ impl Client {
         }
     }
 
-    /// Returns true if a complete line has been received and not yet returned.
+    /// Returns true if a complete line has been received and not yet returned. Returns false if nothing more is to be
+    /// read from the client.
     pub(crate) fn has_line(&self) -> bool {
         !self.is_done && self.lines.0.contains(&b'\n')
     }

@@ -66,7 +66,7 @@ pub(crate) fn socket(
         .map(|runtime| place::below(&runtime))
         .filter(is_short);
     let folder = match below {
-        // The user's runtime folder may not be writable, for example in a sandbox. The folder in `/tmp` is then used.
+        // If the user's runtime folder is not writable (as in a sandbox), the folder in `/tmp` is used instead.
         Some(folder) if prepare(&folder, user, false).is_ok() => folder,
         _ => {
             let folder = place::of_user(user);
@@ -77,11 +77,11 @@ pub(crate) fn socket(
     Ok(folder.join(place::name(pid)))
 }
 
-/// Creates the folder if it does not exist. The folder must not belong to another user, who could rename
-/// files in it and so replace a socket.
+/// Creates the folder if it does not exist, and checks it. It must not belong to another user, who could rename files
+/// in it and so replace a socket. For the same reason, other users must not be able to write to it.
 ///
-/// `is_named` is true if the user has chosen the folder. Such a folder may also belong to root, like the
-/// volume of a Kubernetes pod.
+/// `is_named` is true if the user has chosen the folder. Such a folder may also belong to root, like the volume of a
+/// Kubernetes pod, and may be writable by other users.
 fn prepare(folder: &Path, user: u32, is_named: bool) -> Result<(), FolderRefusal> {
     let failed = |error| FolderRefusal::Failed(folder.to_owned(), error);
     let unfit = |why: String| Err(FolderRefusal::Unfit(folder.to_owned(), why));
@@ -161,7 +161,7 @@ mod tests {
         fs::create_dir(&deep).unwrap();
         let short = socket(&surroundings("1", Some(&deep)), 7, user()).unwrap();
         assert_eq!(short, place::of_user(user()).join("7.sock"));
-        // The folder belongs to another user, so it is not used.
+        // The folder `here` belongs to the user of this test and not to the user `nobody`, so it is not used.
         let nobody = 4_000_000_000;
         let refused = socket(&surroundings("1", Some(here)), 7, nobody).unwrap_err();
         let folder = place::of_user(nobody);

@@ -1,12 +1,12 @@
-//! Listens on a control socket (`TLLMPROF_CONTROL`) for requests from other processes of the same user, while
-//! the process runs.
+//! Listens on a control socket (`TLLMPROF_CONTROL`) for requests from other processes of the same user or of root,
+//! while the process runs.
 //!
 //! ```text
 //! first CUDA call ──▶ a thread ──▶ folder, socket ──▶ lines ──▶ session::live
 //! ```
 //!
 //! A process that does not use CUDA has neither the thread nor the socket. The thread runs none of the program's
-//! signal handlers, holds none of the program's locks, and delays the end of the process by a second at most.
+//! signal handlers, holds none of the program's locks, and delays the end of the process by about a second at most.
 //! While no client is connected, it sleeps in one system call without a time-out. The number of clients, the length
 //! of a line, and the time for which a client may be silent are limited.
 //!

@@ -27,7 +27,8 @@ const WINDOW_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// The time that the listening thread sleeps after requests, so that no client can keep the thread and the
 /// process's locks busy.
 const PAUSE: Duration = Duration::from_millis(1);
-/// The largest number of times that the control socket is created again after the program has closed it.
+/// The largest number of times that the control socket is created: the first time, and again each time after the
+/// program has closed it.
 const MAX_SOCKETS_MADE: u32 = 16;
 
 struct Server {
@@ -39,7 +40,8 @@ struct Server {
     watch: Option<WindowWait>,
 }
 
-/// Listens as long as the process has other threads. Called on the listening thread.
+/// Listens until this thread is asked to end, or is the only thread left in the process. Called on the listening
+/// thread.
 pub(crate) fn run(surroundings: &'static Surroundings) {
     for _ in 0..MAX_SOCKETS_MADE {
         if end::is_asked() {
@@ -158,8 +160,8 @@ impl Server {
         true
     }
 
-    /// Accepts a new client. If there is no room, first closes the connection of the client that has been
-    /// silent for longest.
+    /// Accepts a new client. If there is no room, first closes the connection of the client that has been silent for
+    /// longest. A client that waits for a window is chosen only if all clients do.
     fn accept(&mut self) {
         if self.clients.len() + 1 >= MAX_DESCRIPTORS {
             let waits = |client: &Client| {
@@ -391,8 +393,8 @@ fn wanted(capture: Capture, settings: &Settings) -> Result<WindowRequest, String
     })
 }
 
-/// Returns the path for the PyTorch profiler's trace, or the reason why the profiler cannot run in this
-/// process.
+/// Returns the path for the PyTorch profiler's trace. Returns the reason instead if the profiler cannot run in this
+/// process, or if the path is not valid.
 fn trace_path(text: &str, settings: &Settings) -> Result<TracePath, String> {
     let refused = |why: &str| Err(format!("torch_trace: {why}"));
     if settings

@@ -113,7 +113,7 @@ fn close(entry: DescriptorEntry) {
     }
 }
 
-/// An open socket, which is entered in the table of descriptors.
+/// An open socket. Its descriptor is in `OPEN`, the table of descriptors that a forked child has to close.
 pub(crate) struct Socket(DescriptorEntry);
 
 /// The result of reading from a socket or writing to it.
@@ -126,8 +126,8 @@ pub(crate) enum Moved {
 }
 
 impl Socket {
-    /// Opens a descriptor with `open`, moves it to a high number that no program expects, and enters it in
-    /// the table of descriptors.
+    /// Opens a descriptor with `open`, moves it to a high number that no program expects, and enters it in `OPEN`, the
+    /// table of the library's open sockets.
     fn new(open: impl FnOnce() -> c_int) -> io::Result<Self> {
         let mut table = OPEN.lock();
         let place = table.iter_mut().find(|entry| entry.number < 0);

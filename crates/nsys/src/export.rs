@@ -70,7 +70,7 @@ fn wait(mut child: Child, timeout: Duration) -> Result<ExitStatus, ExportError> 
             Ok(Some(status)) => return Ok(status),
             Ok(None) if since.elapsed() < timeout => sleep(POLL),
             failed => {
-                // `kill` fails if nsys has exited in the meantime; that error does not matter.
+                // The export has failed in any case, so errors of `kill` and `wait` do not matter.
                 let _ = child.kill();
                 let _ = child.wait();
                 let why = match failed {

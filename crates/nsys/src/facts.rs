@@ -125,7 +125,8 @@ impl ExportFacts {
         format!("nsys {}", self.version).trim_end().to_owned()
     }
 
-    /// Returns the numbers and names of a process's threads, without threads that have no name.
+    /// Returns the operating system's ids and the names of a process's threads. Threads for which the export has no
+    /// name are missing.
     pub fn threads(&self, process: i64) -> &[(u32, String)] {
         self.threads.get(&process).map_or(&[], Vec::as_slice)
     }
@@ -142,7 +143,7 @@ impl ExportFacts {
     }
 
     /// Returns data about a process, except its rank. Only the first `gpus` of the machine's GPUs are listed, because
-    /// the process used no others.
+    /// the process used no GPU with a higher number.
     pub fn infos(&self, process: i64, gpus: usize) -> Vec<(Info, String)> {
         let name = self.names.get(&process).map_or("", String::as_str);
         let is_started = self.command.split(' ').next() == Some(name);

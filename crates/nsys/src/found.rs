@@ -14,8 +14,7 @@ use crate::ranges::{Domains, Range, number, process};
 use crate::rows::{WorkKind, WorkRow};
 use crate::windows::{Window, Windows};
 
-/// Finds the iterations of the process with the number `of`. `loaded` contains the names of the process's calls and
-/// kernels.
+/// Finds the iterations of the process that has nsys's number `of`. `loaded` contains the names of calls and kernels.
 ///
 /// # Errors
 /// Returns an error if the export cannot be read. The inner result is an error if no iterations are found by the
@@ -73,7 +72,7 @@ pub(crate) fn find(
     Ok(finder.finish(&trace, &kernel))
 }
 
-/// Returns nsys's number for the main thread of a process.
+/// Returns nsys's number for the main thread of a process, whose operating system id is that of the process.
 const fn main_thread(of: i64) -> u64 {
     (of as u64) << 24 | number(of) as u64
 }
@@ -106,8 +105,8 @@ pub(crate) fn copy_kind(work: &WorkRow) -> CopyKind {
     CopyKind::from_code(u8::try_from(work.name).unwrap_or(0))
 }
 
-/// Returns the time from the start of the earliest NVTX range to the end of the latest, for the process with the
-/// number `of`. Ranges without an end are not used. Returns `None` if no range remains.
+/// Returns the time from the earliest start to the latest end of the NVTX ranges and marks of the process that has
+/// nsys's number `of`. Ranges without an end are not used. Returns `None` if nothing remains.
 fn ranges_span(database: &Database, of: i64) -> Option<Span> {
     let mut span: Option<Span> = None;
     // If the ranges cannot be read, the process is treated as having none.
@@ -145,7 +144,7 @@ pub(crate) fn windows(found: &FoundIterations) -> Windows {
     }
 }
 
-/// Returns nsys's numbers of the processes that have NVTX ranges, at most 1024 of them.
+/// Returns nsys's numbers of the processes that have NVTX marks or NVTX ranges with an end; at most 1024 numbers.
 pub(crate) fn with_ranges(database: &Database) -> Vec<i64> {
     let mut all = std::collections::BTreeSet::new();
     let _ = Range::each(database, None, |range| {

@@ -58,8 +58,8 @@ const TABLES: [&str; 4] = [
     "NVTX_EVENTS",
 ];
 
-/// Returns true if the file's first bytes (`beginning`) or its name show that nsys wrote the file:
-/// an export, or a report that must be exported first.
+/// Returns true if the file may be an export of nsys, or a report of nsys that must be exported first. This is so if
+/// its first bytes (`beginning`) are those of an SQLite database, or if its name ends in `.sqlite` or like a report's.
 #[must_use]
 pub fn is_of_nsys(path: &Path, beginning: &[u8]) -> bool {
     let is_called_so = path
@@ -77,9 +77,9 @@ pub fn is_report(path: &Path) -> bool {
     })
 }
 
-/// Returns the processes in which tllmprof counted iterations. If there are none, returns the
-/// processes that used CUDA, sorted by the GPUs that they used. A report in nsys's own format is
-/// first exported by `nsys`. `step` is the rule for iterations that the user typed.
+/// Returns the processes in which tllmprof counted iterations. If there are none, returns the processes that used CUDA
+/// (or, if none did, those with NVTX ranges), sorted by the GPUs that they used. A report in nsys's own format is first
+/// exported by `nsys`. `step` is the rule for iterations that the user typed.
 ///
 /// A process's rank comes from the environment in the trace or from the file's name. If neither
 /// contains a rank, or if there are several processes, ranks are numbered in the order of the
@@ -161,8 +161,9 @@ impl Opening<'_> {
         self.processes(steps, folder, rank)
     }
 
-    /// Returns the processes that used CUDA, for an export without iterations counted by tllmprof.
-    /// Their iterations are found by rules, by known range names, or by repeating calls.
+    /// Returns the processes of an export without iterations counted by tllmprof: those with GPU work; if there are
+    /// none, those with CUDA calls; if there are none, those with NVTX ranges. If there are none either, returns one
+    /// empty process. Iterations are found by rules, by known range names, or by repeating calls.
     fn found(
         mut self,
         folder: Option<TempDir>,

@@ -122,8 +122,8 @@ impl ExportProcess {
         left_out.add_all(LeftOutReason::TooMany, ranges);
         infos.extend(left_out.texts().map(|text| (Info::Refused, text)));
         let shift = windows.start().min(0).saturating_neg();
-        // Let the clock of the converted data count nanoseconds since nsys started, because an export does not say
-        // which clock nsys used.
+        // An export does not say which clock nsys used. So the converted data pretend that the ticks, which are
+        // nanoseconds, are also the time of `CLOCK_MONOTONIC`.
         let ticks = shift.unsigned_abs();
         let anchor = Anchor {
             ticks,
@@ -331,8 +331,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Passes the scopes (such as layers) in which graph nodes were captured to the caller's
-    /// function.
+    /// Passes to the caller's function the scopes (such as layers) in which graph nodes were captured.
     fn scopes(&mut self) {
         let process = self.process;
         let main = number(process.process);
@@ -389,8 +388,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Passes the iterations that were found by rules, by known range names, or by repeating calls to the caller's
-    /// function.
+    /// Passes to the caller's function the iterations that were found by rules, by known range names, or by repeating
+    /// calls.
     fn found(&mut self) {
         let process = self.process;
         for one in process.found.iter().flat_map(|found| &found.iterations) {
@@ -491,7 +490,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         id
     }
 
-    /// Passes CUDA calls to the caller's function, except calls that are nested in another call.
+    /// Passes to the caller's function the CUDA calls that began inside windows (the intervals that are reported in
+    /// detail). Calls that are nested in another call are left out.
     fn calls(&mut self) {
         let process = self.process;
         let mut known: Vec<Option<u8>> = Vec::new();
@@ -534,8 +534,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         row.number
     }
 
-    /// Passes the GPU work that began inside windows (the intervals that are reported in detail) to the caller's
-    /// function.
+    /// Passes to the caller's function the GPU work that began inside windows (the intervals that are reported in
+    /// detail).
     fn work(&mut self) {
         let process = self.process;
         let mut names: Vec<Option<StringId>> = Vec::new();

@@ -46,7 +46,7 @@ pub struct Range {
     pub payload: Option<i64>,
 }
 
-/// The end of a range that was still open when nsys stopped.
+/// The value of `Range::end` for a range that was still open when nsys stopped, or that is impossibly long.
 const OPEN: i64 = i64::MAX;
 
 /// The text of an NVTX range, or its number in nsys's table of strings.
@@ -110,7 +110,8 @@ impl Domains {
         Ok(Self(domains))
     }
 
-    /// Returns the name of a range's domain, or `None` for the default domain.
+    /// Returns the name of a range's domain. Returns `None` for the default domain, and for a domain whose name is not
+    /// in the export.
     pub fn name(&self, range: &Range) -> Option<&str> {
         let key = (process(range.thread), range.domain);
         self.0.get(&key).map(String::as_str)
@@ -124,7 +125,8 @@ impl Domains {
 
 impl Range {
     /// Passes each range and mark to `each`, for all processes or only for the process with the
-    /// number `of`. The end of a range that was still open when nsys stopped is `i64::MAX`.
+    /// number `of`. For a range that was still open when nsys stopped, or that is impossibly long, the end is
+    /// `i64::MAX`.
     pub fn each(
         database: &Database,
         of: Option<i64>,
@@ -187,7 +189,7 @@ impl Range {
         })
     }
 
-    /// Returns true if the range was still open when nsys stopped.
+    /// Returns true if the range has no usable end: it was still open when nsys stopped, or it is impossibly long.
     pub const fn is_open(&self) -> bool {
         self.end == OPEN
     }

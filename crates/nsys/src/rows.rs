@@ -9,7 +9,7 @@ pub struct CallRow {
     /// Duration of the call in nanoseconds.
     pub took: u64,
     pub correlation: u32,
-    /// Index of the called function's name in the process's `IndexedNames`.
+    /// Index of the called function's name in `Shared::calls`, which all processes of the export share.
     pub name: u32,
     pub failed: bool,
 }
@@ -23,8 +23,8 @@ pub struct WorkRow {
     pub value: u64,
     /// Duration of the work in nanoseconds.
     pub took: u64,
-    /// For a kernel, the index of its name in the list of names. For a copy, the code of its kind
-    /// (such as host to device).
+    /// For a kernel, the index of its name in `Shared::kernels`, which all processes of the export share. For a copy,
+    /// the code of its kind (such as host to device).
     pub name: u32,
     pub correlation: u32,
     /// Number of the CUDA stream: the number in the export if it is small enough, otherwise an unused number.

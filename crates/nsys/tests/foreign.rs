@@ -277,7 +277,8 @@ fn gpus_and_streams_are_kept_apart_whatever_their_numbers_are() {
     let scratch = scratch();
     let path = scratch.path().join("many.sqlite");
     serve(&path, &[PID], 20, "");
-    // GPU 16 would be GPU 0 in 4 bits, and stream 4103 would be stream 7 in 12 bits.
+    // These numbers are larger than a short field can hold: GPU 16 would become GPU 0 if it were cut to 4 bits, and
+    // stream 4103 would become stream 7 if it were cut to 12 bits.
     let copies = "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL (start, end, deviceId, streamId, correlationId, globalPid, demangledName, shortName)
          SELECT start, end - 10000, deviceId + 16, 4103, correlationId, globalPid, demangledName, shortName
          FROM CUPTI_ACTIVITY_KIND_KERNEL";

@@ -1,5 +1,5 @@
-//! Writes the record of a rank of a simulated inference engine, so that a developer can look at its report page. If RANK
-//! is `metrics`, it writes a record of a GPU's metrics instead.
+//! Writes the record of a rank of a simulated inference engine, so that a developer can look at its report page. If
+//! RANK is `metrics`, it writes a record of a GPU's metrics instead.
 //!
 //! - KERNELS: number of iterations with recorded kernels.
 //! - EXPERTS: number of experts in each layer, or 0 for none. If there are experts, the record says that the program's

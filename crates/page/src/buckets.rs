@@ -13,9 +13,8 @@ pub(crate) fn base(process: &Process) -> u64 {
         .unwrap_or(0)
 }
 
-/// The number of events in each iteration of a process. The first bucket holds events before the
-/// first iteration. Each further bucket lasts from the start of an iteration to the start of the
-/// next.
+/// The time of a process, divided into buckets, with the number of events in each bucket. The first bucket is the time
+/// before the first iteration. Each further bucket lasts from the start of an iteration to the start of the next.
 #[derive(Debug)]
 pub(crate) struct Buckets {
     /// Start of each iteration in nanoseconds, in ascending order.
@@ -46,10 +45,9 @@ impl Buckets {
         self.counts.iter().sum()
     }
 
-    /// Returns, for each bucket, true if the page shows its events. The chosen buckets have at most
-    /// `room` events together; the first bucket is always chosen. The slowest iterations and their
-    /// neighbours are chosen first. Then the windows take turns: each adds its next iteration,
-    /// beginning with its first.
+    /// Returns, for each bucket, true if the page shows its events. The first bucket is always chosen. Further buckets
+    /// are chosen as long as all chosen buckets together have at most `room` events: first the slowest iterations and
+    /// their neighbours, then iterations from all windows in turn, beginning with the first iteration of each window.
     pub(crate) fn choose(&self, process: &Process, room: u64) -> Vec<bool> {
         let mut shown = vec![false; self.counts.len()];
         shown[0] = true;

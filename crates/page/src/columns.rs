@@ -37,8 +37,8 @@ impl Columns {
         numbers.into_iter().for_each(|number| self.number(number));
     }
 
-    /// Adds numbers, each as its difference from the previous number. The sign of a difference is
-    /// in bit 0.
+    /// Adds numbers, each as its difference from the previous number. A difference is written in zigzag form: bit 0
+    /// contains its sign.
     pub fn differences(&mut self, numbers: impl IntoIterator<Item = u64>) {
         let signed = |number: u64| number.min(LARGEST) as i64;
         self.signed_differences(numbers.into_iter().map(signed));

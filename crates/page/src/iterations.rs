@@ -7,9 +7,9 @@ use crate::buckets::base;
 use crate::columns::Columns;
 use crate::timeline::Timeline;
 
-/// Returns the columns: the number of windows, the number of iterations in each window, and one
-/// column for each property of the iterations. A value that may be missing is written plus 1; 0
-/// means that it is missing.
+/// Returns the columns: the number of windows, the number of iterations in each window, and one column for each
+/// property of the iterations. A value that may be missing is written plus 1, and 0 means that it is missing. The
+/// columns of the batch are an exception: their values are written unchanged, and are 0 if the batch is not known.
 pub(crate) fn columns(process: &Process, timeline: Option<&Timeline>) -> Columns {
     let base = base(process);
     let all = || process.windows.iter().flat_map(|window| &window.iterations);

@@ -78,8 +78,8 @@ impl Timeline {
             .unwrap_or(false)
     }
 
-    /// Adds those samples of GPU metrics that overlap the windows (recorded intervals). The samples may come from any
-    /// record of the same machine.
+    /// Adds those samples of GPU metrics that the page draws, from the start of the process's first iteration to the
+    /// end of its last iteration. The samples may come from any record of the same machine.
     pub fn measured<'a>(
         &mut self,
         process: &Process,
@@ -146,8 +146,8 @@ fn is_shown(item: &Item, texts: Texts<'_>) -> bool {
     item.kind.row().page.is_some() && !is_own()
 }
 
-/// Adds the columns of the table of event kinds. A row has the kind's name for readers, its category, its colour, the
-/// meaning of the events' value, and the side of a launch (call or kernel) that the events show. Texts that a kind
+/// Adds the columns of the table of event kinds. A row has the label of the kind on the page, its category, its colour,
+/// the meaning of the events' value, and the side of a launch (call or kernel) that the events show. Texts that a kind
 /// does not have are empty.
 fn kinds(columns: &mut Columns) {
     columns.number(Kind::ALL.len() as u64);
@@ -191,7 +191,7 @@ struct SecondPass<'a> {
     room: u64,
     labels: HashMap<(Name, StringId), u32>,
     /// Numbers of scopes, such as the module `layers.3.mlp`. The key is the scope's ID in the record. The value is
-    /// the number of the scope's name on the page plus 1, or 0 if no scope was open.
+    /// the number of the scope's name on the page plus 1. The name is empty if no scope was open.
     scopes: HashMap<u32, u32>,
     timeline: Timeline,
 }
@@ -238,8 +238,8 @@ impl SecondPass<'_> {
         }
     }
 
-    /// Returns the number of the name of a scope, such as the module `layers.3.mlp`, plus 1; 0 if no scope was open.
-    /// The result is cached.
+    /// Returns the number of the name of a scope, such as the module `layers.3.mlp`, plus 1. The name is empty if no
+    /// scope was open. The result is cached.
     fn scope(&mut self, scope: u32) -> u32 {
         if let Some(number) = self.scopes.get(&scope) {
             return *number;
@@ -252,8 +252,8 @@ impl SecondPass<'_> {
 
     /// Returns the number of an item's name. The number is cached, because many items share a name.
     fn number(&mut self, item: &Item) -> u32 {
-        // A span is the busy time of a stream in an iteration. The spans of all streams of a GPU are on one track,
-        // which already shows the iterations. So the name of a span is the name of its stream.
+        // A span is the work of one stream in one iteration. The record's item has the iteration as its name. But on
+        // the page, the spans of all streams of a GPU are on one track, so each span gets the name of its stream.
         let name = match item.track {
             On::Spans { stream, .. } => Name::Stream(stream),
             _ => item.name,

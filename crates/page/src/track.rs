@@ -5,8 +5,8 @@ use tllmprof_timeline::{Item, Kind, Texts, Track as On};
 
 use crate::columns::Columns;
 
-/// The key of a track. Within a thread or a GPU, the tracks are in the order of these values on the
-/// page.
+/// The key of a track: its type, and the GPU or thread that it belongs to. The page shows the tracks of a thread or GPU
+/// in the order of these types.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum TrackKey {
     /// The time for which a GPU's streams were busy in each iteration.

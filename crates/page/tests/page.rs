@@ -151,7 +151,8 @@ fn names_from_records_stay_text_and_nothing_is_fetched() {
     engine.hostile = true;
     let html = page(&TestPage::from_engines(&[engine], 1 << 20));
     assert!(!html.contains("alert(1)</script>"));
-    // The page must have only the four script elements of the template, each with its end tag.
+    // A page of one process has four script elements: the data, the iterations, the script and the timeline. The
+    // kernel's name must add none and end none.
     assert_eq!(html.matches("<script").count(), 4);
     assert_eq!(html.matches("</script").count(), 4);
     let data: Value = serde_json::from_str(element(&html, "data")).unwrap();

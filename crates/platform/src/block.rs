@@ -186,7 +186,7 @@ impl Inside {
         (was_inside == 0).then(|| Self(()))
     }
 
-    /// Leaves the mark set when this value goes out of scope. [`Inside::leave`] removes the mark.
+    /// Consumes this value but leaves the mark set, until [`Inside::leave`] removes it.
     pub fn stay(self) {
         core::mem::forget(self);
     }

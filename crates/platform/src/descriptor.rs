@@ -44,8 +44,8 @@ impl OwnFile {
         identity_of(file).is_ok_and(|is| is == self.identity)
     }
 
-    /// Replaces the file by `file`, after the program has closed the old descriptor. Returns false if `file` is a
-    /// different file on disk.
+    /// Replaces the file by `file`, after the program has closed the old descriptor. If `file` is a different file on
+    /// disk, changes nothing and returns false.
     pub fn reopen(&mut self, file: File) -> bool {
         let is_same = self.is(&file);
         if is_same {
@@ -72,8 +72,8 @@ impl Drop for OwnFile {
     }
 }
 
-/// Duplicates a file's descriptor to a high number and closes the lower one, which the program may expect to
-/// get.
+/// Duplicates a file's descriptor to a high number and closes the lower one, which the program may expect to get. If
+/// no high number is available, returns the file with its old descriptor.
 fn move_up(file: File) -> File {
     // SAFETY: the descriptor belongs to `file`, and nothing else owns the new one.
     unsafe {

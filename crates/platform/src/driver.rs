@@ -1,10 +1,10 @@
 //! Functions of the CUDA driver that the library calls itself.
 //!
-//! A profiler is started and stopped through the driver and not through a runtime, so that it works for all
-//! ways in which a program can be linked. The driver's functions are found in its symbol tables. `dlsym`
-//! would take the loader's lock in the middle of a launch, and would clear a `dlerror` that the program has
-//! not read yet. `libloading` calls `dlsym` and `dlerror`, so it is used only where no call of the program is
-//! in progress.
+//! A profiler is started and stopped through the driver and not through the CUDA runtime, because a program may be
+//! linked to any runtime or to none. The library finds the driver's functions in the driver's symbol tables and not by
+//! `dlsym`. `dlsym` would take the loader's lock in the middle of a launch, and would clear a `dlerror` that the
+//! program has not read yet. `libloading` calls `dlsym` and `dlerror`, so it is used only where no call of the program
+//! is in progress.
 
 #[cfg(test)]
 mod tests;
@@ -56,7 +56,8 @@ functions! {
 lifecycle::global! {
     #[fork(keep = "the child has the driver loaded, too")]
     static DRIVER: Published<Driver> = Published::none();
-    /// The CUDA context that was current when the window (a recorded interval) opened; null if there was none.
+    /// The CUDA context that [`Driver::remember_context`] stored last, for example when a window (a recorded interval)
+    /// opened or closed; null if there is none.
     #[fork(keep = "stored where a window opens")]
     static CONTEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 }

@@ -148,9 +148,9 @@ pub fn store(slot: &Slot<'_>, to: usize, maps: &Maps, relro: &Range<usize>) -> b
     }
     // Write the slot with one store: a thread that calls at this moment uses either the old or the new address.
     slot.place.store(to, Ordering::Release);
-    // Only this page is protected again. Another thread, which is loading a module, may need the next page to stay
-    // writable: the list of mappings may be wrong while the loader changes them (qemu does not change them
-    // atomically).
+    // The page is made read-only again only if it lies in the module's RELRO range. The list of mappings may wrongly
+    // report a page after this range as read-only, if it was read while the loader changed the mappings (qemu does not
+    // change them atomically). Such a page has to stay writable.
     if !is_writable && relro.contains(&page) {
         protect(libc::PROT_READ);
     }

@@ -113,7 +113,8 @@ fn is_large(layout: Layout) -> bool {
 
 // SAFETY: a block is a region, lies in a region of the heap, or belongs to the system allocator. Its address and size
 // show which of these three cases applies, and so how to free the block. A region exists as long as a block in it. The
-// heap is used under its lock. Nothing here unwinds. (Not inlined: every allocating function would contain a copy.)
+// heap is used under its lock, and the functions do not unwind. (They are not inlined, because otherwise every function
+// that allocates would contain a copy.)
 unsafe impl GlobalAlloc for OwnHeap {
     #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

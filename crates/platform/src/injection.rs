@@ -3,9 +3,9 @@
 //! Each module that uses NVTX loads the library that `NVTX_INJECTION64_PATH` names, at its first range. So
 //! only one library is notified, unless that library passes the calls on to another one. If the steps (iterations) of
 //! the program are to be found by NVTX ranges, this library puts its own path into the variable, and passes calls on to
-//! the *tool* that the variable named before. Child processes inherit the variable, with or without the preload, so its
-//! former value is stored in a second variable. From the second variable, the library in a child process finds the
-//! tool. So it never passes calls to itself, and it can restore the first variable.
+//! the *tool* that the variable named before. Child processes inherit the variable, with or without the preload. So its
+//! former value is stored in a second variable, from which the library in a child process learns the path of the tool.
+//! The library in the child then does not pass calls to itself, and can restore the first variable.
 
 use core::ffi::CStr;
 use std::ffi::{CString, OsStr, OsString};
@@ -124,7 +124,8 @@ pub fn has_profiler() -> bool {
     environment::has(is_set) || has_tool()
 }
 
-/// Returns true if the variable still names this library, so that NVTX would load it. Allocates nothing.
+/// Returns true if the environment variable [`VARIABLE`] still names this library, so that NVTX would load this
+/// library. Allocates nothing.
 pub fn is_in_place() -> bool {
     // SAFETY: the name is terminated. The result is null or a terminated string in the environment, which is read
     // immediately.
@@ -138,8 +139,8 @@ pub fn is_in_place() -> bool {
 }
 
 fn is_us(path: &OsStr) -> bool {
-    // If the process has no NVTX variable, as is usual, `FOUND` is not set. Then the path of this library's file is
-    // neither known nor needed.
+    // If `start` found nothing to change, as is usual, `FOUND` is not set. Then this library has not put its path into
+    // the NVTX variable, so the path need not be looked up for the comparison.
     FOUND.get().is_some() && is(found().us.as_deref(), path)
 }
 

@@ -4,8 +4,8 @@
 //! hooks, so they are neither counted nor recorded as calls of the program. If function entries are patched, the calls
 //! bypass the jumps.
 //!
-//! `libloading` is not used: the look-up happens in the middle of a launch. There `dlsym` would wait for the loader's
-//! lock, which may be held by a constructor that waits for this thread.
+//! `libloading` is not used, because it calls `dlsym`, which waits for the loader's lock. The look-up happens in the
+//! middle of a launch, and the lock may be held by a constructor that waits for the launching thread.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -59,8 +59,8 @@ impl DriverLocation {
         Self {
             start: module.start,
             is_named: module.soname() == Some(NAME),
-            // Modules may have been loaded or unloaded since the walk began. With this value of
-            // `seen`, the next check searches for the driver again.
+            // Modules may have been loaded or unloaded since the caller began its walk over the modules.
+            // With this value of `seen`, the next check searches for the driver again.
             seen: AtomicU64::new(u64::MAX),
         }
     }

@@ -40,7 +40,7 @@ pub(crate) mod tests;
 /// to the last, in the parent from the last to the first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Stage {
-    /// The library's heap. Its actions come first because the actions of later stages may allocate in the child.
+    /// The library's heap. In the child its lock is released first, because the actions of later stages may allocate.
     Heap,
     /// The session (the part of the library that opens and closes windows, the recorded intervals). Its lock is taken
     /// before the locks of all later stages.
@@ -55,6 +55,7 @@ pub enum Stage {
     /// this state.
     Last,
     /// State that is derived from state of an earlier stage, so it can be set in the child only after that stage.
+    /// Before the fork, the heap's lock is taken in this stage, because the actions of other stages may allocate.
     Again,
 }
 
@@ -86,8 +87,8 @@ pub static HOOKS: [Hook];
 #[doc(hidden)]
 pub use linkme;
 
-/// Declares the actions of a module at a fork, in addition to those of its statics. Takes `stage`, and any of `before`,
-/// `parent` and `child`.
+/// Declares the actions of a module at a fork or restart, in addition to those of its statics. Takes `stage`, and any
+/// of `before`, `parent`, `child` and `restart`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __at_fork {
@@ -106,7 +107,8 @@ macro_rules! __at_fork {
 pub use crate::__at_fork as at_fork;
 
 impl Hook {
-    /// A hook with no actions. Other hooks (actions at a fork or restart) are made from it by setting some of the fields.
+    /// A hook with no actions. Other hooks (actions at a fork or restart) are made from it by setting some of its
+    /// fields.
     pub const NONE: Self = Self {
         stage: Stage::Again,
         before: None,
@@ -148,7 +150,8 @@ impl Hook {
 /// - `#[exit = "..."]` and `#[exec = "..."]`, for the few statics that these events affect.
 /// - `#[together(calls)]`, for values that each recorded call reads and that are written at most once an iteration;
 ///   `#[together(iterations)]`, for values that each iteration uses. Between two calls the program fills the caches
-///   with its own data. So the `calls` values lie in one cache line, and the `iterations` values in a few.
+///   with its own data, so each cache line that a call reads costs a cache miss. Therefore the `calls` values lie in
+///   one cache line, and the `iterations` values in a few.
 ///   `#[together(tables)]`, for large values that are zero at first: next to small statics they would spread those over
 ///   many pages, and each page that a starting process uses costs a page fault.
 #[doc(hidden)]
@@ -481,8 +484,8 @@ extern "C" fn in_parent() {
     }
 }
 
-/// Runs in the child of a fork: runs the hooks (actions at a fork) that set the library's state for the child. There,
-/// no window (recorded interval) is open, and there is only one thread.
+/// Runs in the child of a fork: runs the hooks (actions at a fork) that set the library's state for the child. The
+/// child has only one thread, and no window (recorded interval) is open in it.
 extern "C" fn in_child() {
     if is_filtered() {
         return;

@@ -28,7 +28,7 @@ lifecycle::global! {
     #[fork(keep = "the settings are the same")]
     static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
     /// Device and inode number of the file that is the program's standard error; both 0 if standard error was
-    /// closed. Stored when the library is loaded, and again when the program redirects descriptor 2.
+    /// closed. Stored by [`start`], and again when the program redirects descriptor 2.
     #[fork(keep = "descriptor 2 is inherited")]
     static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
     #[fork(keep = "as what standard error is")]
@@ -40,7 +40,7 @@ lifecycle::global! {
     static KEEPER: OnceBox<fn(&str)> = OnceBox::new();
 }
 
-/// Runs in the child of a fork: stores the child's process ID, so that [`is_own_process`] returns true there.
+/// Runs in the child of a fork: stores the child's process ID, so that [`is_own_process`] returns true in it.
 fn in_child(_: &OnlyThread) {
     PROCESS.store(ids::process(), Ordering::Relaxed);
 }
@@ -65,8 +65,8 @@ pub fn start() {
 /// standard error. Does nothing in a child that shares its parent's memory until it runs another program (`vfork`),
 /// because the child's descriptors are not those of the parent.
 pub fn redirected(new: i32) {
-    // If no line has been written, or no line may be written because the process has a seccomp filter, the identity of
-    // standard error is not needed. Then this function makes no system call.
+    // If `start` has not run, it will store the identity of standard error later. If the process has a seccomp filter,
+    // no line may be written, and the identity is not needed. In both cases this function makes no system call.
     let matters = new == 2 && STARTED.load(Ordering::Relaxed) && !lifecycle::is_filtered();
     if matters && is_own_process() {
         let _errno = SavedErrno::new();
@@ -190,7 +190,7 @@ impl LineText {
         self.length += bytes.len();
     }
 
-    /// Puts [`CUT`] between the beginning and the end, without splitting a UTF-8 character.
+    /// Puts [`CUT`] between the kept beginning and end of the line, without splitting a UTF-8 character.
     fn mark_cut(&mut self) {
         let whole = str::from_utf8(&self.bytes[..BEGINNING]);
         let begins = whole.map_or_else(|error| error.valid_up_to(), str::len);
@@ -215,7 +215,7 @@ impl Write for LineText {
             let (first, rest) = text.split_at(first.min(text.len()));
             self.push(first);
             text = &rest[rest.len().saturating_sub(END)..];
-            // If the buffer has too little space for the new text, the oldest bytes of the kept end are removed.
+            // If the buffer has too little space for the new text, bytes are removed after the first `BEGINNING` bytes.
             let excess = (self.length + text.len()).saturating_sub(LONGEST - 1);
             self.bytes
                 .copy_within(BEGINNING + excess..self.length, BEGINNING);

@@ -219,8 +219,8 @@ fn main_thread_has_left() -> bool {
     if copied == 1 {
         return false;
     }
-    // If the call failed with another error than ESRCH (no such thread), the failure does not show if the main thread
-    // has ended. Then the flag decides, which the main thread sets when it ends.
+    // An error other than ESRCH (no such thread) does not show whether the main thread has ended. Then the flag
+    // `MAIN_THREAD_LEFT` decides, which the main thread sets when it ends.
     std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
         || MAIN_THREAD_LEFT.load(Ordering::Acquire)
 }

@@ -23,7 +23,7 @@ pub unsafe trait Zeroed {}
 macro_rules! zeroed {
     ($($type:ty),* $(,)?) => {
         $(
-            // SAFETY: zeros are the number 0, for an integer and for an atomic.
+            // SAFETY: zeros are the number 0 or the value false, also in an atomic.
             unsafe impl Zeroed for $type {}
         )*
     };
@@ -77,8 +77,7 @@ pub fn batch_with<T>(count: usize, make: impl Fn() -> T) -> Option<&'static mut 
 /// 4.14), the fork handlers have to reset the values.
 pub fn batch_wiped_on_fork<T: Zeroed>(count: usize) -> Option<&'static mut [T]> {
     let batch = batch::<T>(count)?;
-    // SAFETY: these are all pages of the mapping. A copy of the process finds zeros there, which are valid for the
-    // type.
+    // SAFETY: these are all pages of the mapping. A forked child finds zeros in them, which are valid for the type.
     unsafe {
         libc::madvise(
             batch.as_mut_ptr().cast(),

@@ -23,7 +23,8 @@ pub const MAX_SPANS: usize = 1024;
 ///
 /// # Errors
 /// Returns the kernel's error number if not even the first span was copied: `EFAULT` if it is not mapped, or
-/// another error if the process has no permission.
+/// another error if the process has no permission. Returns `EINVAL` if there are more than [`MAX_SPANS`] spans, or if
+/// they are longer than `into`.
 pub fn read(process: i32, spans: &[MemoryRange], into: &mut [u8]) -> Result<usize, c_int> {
     let total = spans
         .iter()

@@ -58,8 +58,8 @@ pub fn remember_initial() {
     });
 }
 
-/// Returns the number of modules at the beginning of the list that were loaded at the start. The last of them
-/// is the last module that the executable needs, directly or indirectly.
+/// Returns the number of modules at the beginning of `modules`, the loader's list, that were loaded when the process
+/// started. The last of them is the last module in the list that the executable needs, directly or indirectly.
 fn initial_among(modules: &[ElfModule]) -> usize {
     let mut last = 0;
     let mut needed = vec![0];
@@ -136,8 +136,8 @@ pub fn comes_before_us(address: usize) -> bool {
     is_before
 }
 
-/// Returns the function `name` of the first module after this library in load order. The process would use
-/// this function if the library were not preloaded.
+/// Returns the function `name` of the first module after this library in load order that defines it. The process
+/// would use this function if the library were not preloaded.
 pub fn next(name: &CStr) -> Option<*mut c_void> {
     let us = is_ours as *const () as usize;
     let (mut passed, mut found) = (false, None);

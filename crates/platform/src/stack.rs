@@ -3,7 +3,7 @@
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
-/// Returns the stack pointer, an address near the top of the stack.
+/// Returns the value of the stack pointer.
 #[inline]
 pub fn here() -> usize {
     let here: usize;

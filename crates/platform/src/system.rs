@@ -28,8 +28,8 @@ fn nanoseconds_of(time: &libc::timespec) -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// Returns the time of the clock in nanoseconds. In the preloaded library the call reaches the C library's
-/// own function, even if another library has a function of this name.
+/// Returns the time of the clock in nanoseconds. The preloaded library has its own `clock_gettime`, which calls the C
+/// library's function or the kernel. So another library's function of this name is not called.
 #[inline]
 pub fn nanoseconds(clock: SystemClock) -> u64 {
     let mut time = libc::timespec {

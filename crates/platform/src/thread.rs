@@ -95,14 +95,14 @@ lifecycle::global! {
     /// The thread key whose destructor runs when a thread with a [`ThreadRecord`] ends.
     #[fork(keep = "keys are inherited")]
     static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
-    /// The address of `pthread_setspecific`. Stored once the thread key exists.
+    /// The address of the C library's `pthread_setspecific`; null until the thread key is being created.
     #[fork(keep = "the C library stays where it is")]
     static SET_SPECIFIC: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
     /// The function to call when the main thread ends while the process continues.
     #[fork(keep = "a function of this library")]
     static MAIN_THREAD_LEAVES: Published<fn()> = Published::none();
-    /// For each component, the function that notifies a part of its thread's end. `None` before the first
-    /// part of that component.
+    /// For each component, the function that notifies the component's part in a record that the thread ends. `None`
+    /// before the first part of that component.
     #[fork(keep = "functions of this library")]
     static THREAD_ENDS: [Published<fn(&ThreadRecord)>; KINDS] =
         [const { Published::none() }; KINDS];
@@ -265,7 +265,8 @@ pub fn when_main_thread_leaves(leaves: &'static fn()) {
     MAIN_THREAD_LEAVES.set(Some(leaves));
 }
 
-/// Makes the library notice the end of the calling thread, even if the thread makes no call. Returns true on success.
+/// Makes the library notice the end of the calling thread, even if the thread makes no call that the library
+/// intercepts. Returns true on success.
 pub fn watch_end() -> bool {
     let value = match current() {
         Some(record) => from_ref(record).cast::<c_void>(),

@@ -18,7 +18,7 @@ const OUTSIDE: [&str; 6] = ["cli", "export", "fuzzed", "nsys", "page", "report"]
 const INTERPRETER: [&str; 2] = ["crates/python/", "crates/router/"];
 /// The file that defines `global!`. Statics in the bodies of its macros are not checked.
 const MACROS: &str = "crates/platform/src/lifecycle.rs";
-/// Types without interior mutability, whose statics need no declaration.
+/// Types without interior mutability. A static of one of these types need not be declared with `global!`.
 const PLAIN: [&str; 21] = [
     "bool",
     "char",
@@ -98,7 +98,8 @@ impl Statics<'_> {
         }
     }
 
-    /// Searches the tokens of other macros for statics, which they may define when they are expanded.
+    /// Searches the tokens of a macro call other than `global!` for statics, which the macro may define when it is
+    /// expanded.
     fn look_into(&mut self, tokens: TokenStream) {
         let tokens: Vec<_> = tokens.into_iter().collect();
         for (index, token) in tokens.iter().enumerate() {

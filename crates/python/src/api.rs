@@ -4,10 +4,10 @@
 //! their types are the same from 3.8 to 3.15. If a function had another name in some versions, both names are looked
 //! up.
 //!
-//! The macro `with_functions` contains a table of the functions, with the types of their arguments and results. These
-//! types let code that may use the interpreter call most functions without `unsafe` ([`super::object`]). If versions
-//! differ in a function's result, or in the functions that exist, a method of [`Api`] hides the difference. No other
-//! file selects a function by version.
+//! The macro `with_functions` contains a table of the functions, with the types of their arguments and results. From
+//! these types, [`super::object`] derives safe wrappers for most functions. Code that may use the interpreter calls the
+//! wrappers without `unsafe`. If versions differ in a function's result, or in the functions that exist, a method of
+//! [`Api`] hides the difference. No other file selects a function by version.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::NonNull;
@@ -43,7 +43,7 @@ pub struct MethodDef {
 // SAFETY: the pointers point to constants, which never change.
 unsafe impl Sync for MethodDef {}
 
-/// Maps a word of the table below to the C type of an argument or result:
+/// Maps a word of the table in `with_functions` to the C type of an argument or result:
 ///
 /// - `object`: a live object, borrowed; `maybe`: a live object, borrowed, or null;
 /// - `taken`: a reference that the function takes over;

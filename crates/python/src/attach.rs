@@ -108,8 +108,8 @@ pub(crate) fn look() {
     }
     gil::is_late();
     if late::is_late() {
-        // Only start the library's thread, and do not wait for it, because the current thread may be a thread of the
-        // program. The thread that attaches the library waits later until the hooks are installed.
+        // Start the library's thread that installs the hooks, and do not wait for it: the current thread may belong to
+        // the program. The thread that attaches the library to the process waits later until the hooks are installed.
         late::start();
     } else if Python::if_held(api, begin_late).is_none()
         && call_on_main_thread(api, begin_late).is_err()
@@ -126,14 +126,14 @@ fn follow_setters(attached: &Attached) {
     }
 }
 
-/// Adds the audit hook to an interpreter that was running before the library was loaded.
+/// Adds the audit hook to an interpreter that was already initialized when the library found it.
 fn begin_late(py: Python<'_>) {
     // If another tool's audit hook refuses ours, CPython may set an exception. `quietly` drops it.
     py.quietly(|py| audit(py.api));
 }
 
 /// Returns the GOT slots to patch, with their new targets. `gil` is true if the library records when threads wait for
-/// the GIL and when they hold it. `is_late` is true if the interpreter was running before the library was loaded.
+/// the GIL and when they hold it. `is_late` is true if the library was attached to a running process.
 fn redirects(gil: bool, is_late: bool) -> Vec<Redirect> {
     let mut redirects = vec![Redirect {
         name: c"pthread_cond_init",
@@ -217,8 +217,8 @@ fn audit(api: &Api) {
 /// The hook that CPython calls at each audit event.
 ///
 /// # Safety
-/// Only the interpreter calls this function. It holds the GIL, and passes a terminated text and a
-/// live tuple.
+/// Only the interpreter calls this function, on a thread that holds the GIL. `event` is a terminated
+/// text, and `args` a live tuple.
 unsafe extern "C" fn audited(event: *const c_char, args: Raw, _: *mut c_void) -> c_int {
     let _errno = SavedErrno::new();
     if entry::is_closed() {

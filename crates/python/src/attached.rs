@@ -65,7 +65,8 @@ impl fmt::Display for OutOfReach {
     }
 }
 
-/// Returns the interpreter that was found last, if it is still loaded.
+/// Returns the interpreter that was found last. Returns `None` if none was found, or if the library has noticed that
+/// it was unloaded.
 pub(crate) fn get() -> Option<&'static Attached> {
     ATTACHED.get()
 }

@@ -89,7 +89,7 @@ pub(crate) fn inside() -> Option<Inside> {
 }
 
 /// Runs `act` with the GIL on the calling thread, which need not be a Python thread. Returns `None` if no interpreter
-/// runs, if the thread is already inside a call of this function, or if taking the GIL could deadlock.
+/// runs, if the thread already runs Python code of the library, or if taking the GIL could deadlock.
 pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
     let api = attached::api()?;
     let _flight = Flight::begin(&INSIDE, &CLOSED)?;

@@ -123,8 +123,7 @@ lifecycle::global! {
     #[restart(keep)]
     static UNSEEN: AtomicU64 = AtomicU64::new(0);
     /// The interpreter's count of collections minus the count in [`TOTALS`], at the time when our callback was added.
-    /// `UNKNOWN` if the two counts cannot be compared, which is so in the child of a fork, or if several interpreters
-    /// share the totals.
+    /// `UNKNOWN` if the interpreter's count could not be read, or in the child of a fork, whose totals begin at 0.
     #[fork(reset)]
     #[restart(reset)]
     static BEFORE: AtomicU64 = AtomicU64::new(UNKNOWN);
@@ -360,7 +359,7 @@ mod tests {
         assert_eq!(of(&totals.nanoseconds), 0);
         report("stop", 2, 7).count(&place, &totals);
         assert!(of(&totals.nanoseconds) >= 2_000_000);
-        // This collection began before the library counted collections, so its end is not counted.
+        // This collection began before the library counted collections, so it is counted without its duration.
         report("stop", 1, 100).count(&place, &totals);
         assert_eq!(totals.collections.each_ref().map(of), [1, 1, 1]);
         assert_eq!(of(&totals.collected), 112);

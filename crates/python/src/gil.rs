@@ -8,9 +8,9 @@
 //! interpreter's own GOT slots for `pthread_cond_*` are patched, so calls of other modules cost
 //! nothing.
 //!
-//! The hooks run while the thread holds the GIL's mutex, except after a forced switch. A hook takes
-//! a time stamp, adds to a total, and emits an NVTX event if ranges are wanted. Because of the
-//! mutex, the recorded holds of one GIL never overlap.
+//! The hooks run while the thread holds the GIL's mutex, except when a thread waits on `switch_cond` and when the GIL
+//! is destroyed. A hook takes a time stamp, adds to a total, and emits an NVTX event if ranges are wanted. Because of
+//! the mutex, the recorded holds of one GIL never overlap.
 
 use core::cell::Cell;
 use core::ffi::{CStr, c_int};
@@ -72,14 +72,14 @@ unsafe extern "C-unwind" {
     ) -> c_int;
 }
 
-/// Returns the number of GILs that are not observed because the table was full.
+/// Returns the number of GILs that are not observed because [`MAX_GILS`] others were observed already.
 pub(crate) fn missed() -> u32 {
     FOLLOWED.missed.load(Ordering::Relaxed)
 }
 
 /// Starts to record when threads wait for the GIL and when they hold it. Called when the first interpreter is
-/// initialized. The hooks of `pthread_cond_*` run under the GIL's mutex, so they must not call this function: it loads
-/// the tool (a library) that receives the NVTX ranges.
+/// initialized. The hooks of `pthread_cond_*` must not call this function: it loads the tool (a library) that receives
+/// the NVTX ranges, and the tool's code must not run while a thread holds the GIL's mutex.
 pub(crate) fn begin(py: Python<'_>, thread: &Thread) {
     if holds::have_names() {
         return;
@@ -94,12 +94,12 @@ pub(crate) fn begin(py: Python<'_>, thread: &Thread) {
         );
     }
     holds::begin();
-    // The GIL of the first interpreter is GIL number 0 in the table.
+    // The GIL of the first interpreter is GIL number 0 in `FOLLOWED`.
     thread.holds.begin(0);
 }
 
-/// Returns true if the interpreter uses a GIL now. A free-threaded build takes the GIL briefly
-/// while it imports an extension module, but does not count as using one.
+/// Returns true if the interpreter uses a GIL now, as `sys._is_gil_enabled` reports. Also returns true if the
+/// interpreter lacks this function, because all versions without it use a GIL.
 fn has_gil(py: Python<'_>) -> bool {
     let Some(sys) = py.imported(c"sys") else {
         return true;
@@ -134,7 +134,8 @@ fn follow(condition: usize) {
     }
 }
 
-/// Removes all GILs from the table when the interpreter's library is unloaded.
+/// Stops observing all GILs. Called when the interpreter's library was unloaded, or if the interpreter runs without a
+/// GIL.
 pub(crate) fn forget_all() {
     FOLLOWED.forget_all();
 }
@@ -166,9 +167,10 @@ impl Gils {
         }
     }
 
-    /// Adds the GIL whose `cond` has this address to the table.
+    /// Adds the GIL whose `cond` has this address to `conditions`. If all elements are in use, counts the GIL in
+    /// `missed` instead.
     fn follow(&self, condition: usize) {
-        // Another thread may already have added the same GIL to the table.
+        // Another thread may already have added the same GIL.
         let is_it = |place: &AtomicUsize| place.load(Ordering::Acquire) == condition;
         if self.conditions.iter().any(is_it) {
             return;
@@ -189,8 +191,8 @@ impl Gils {
         &self.conditions[..self.used.load(Ordering::Acquire).min(MAX_GILS)]
     }
 
-    /// Removes the GIL whose `cond` has this address, because it is being destroyed. Returns true
-    /// if the table had the GIL.
+    /// Stops observing the GIL whose `cond` has this address, and returns true if there is such a GIL. Called when the
+    /// GIL is destroyed, or when another condition variable is initialized at this address.
     fn forget(&self, condition: usize) -> bool {
         self.used().iter().any(|place| {
             let known = place.compare_exchange(condition, 0, Ordering::AcqRel, Ordering::Relaxed);
@@ -219,8 +221,8 @@ impl Gils {
     }
 }
 
-/// Returns the hooks with which GILs are observed: for each function its name, our replacement, and the original
-/// function.
+/// Returns the hooks with which GILs are observed: for each function its name, the library's replacement, and the
+/// original function.
 pub(crate) fn hooks() -> [(&'static CStr, usize, usize); 4] {
     macro_rules! address {
         ($function:expr) => {

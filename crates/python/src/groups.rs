@@ -1,9 +1,9 @@
 //! Finds the groups of ranks that a worker belongs to (tensor-, pipeline-, expert- and data-parallel ones), for the
 //! record. The groups are read from variables of the engine, or from the list of groups that `torch.distributed` has.
 //!
-//! Groups are read in the same way as the rank ([`rank`]): from modules' dictionaries, by a thread that holds the
-//! GIL. The engine creates groups while it loads a model. So the search runs each time a window opens, until it has
-//! found some groups.
+//! Groups are read in the same way as the rank ([`rank`]): from modules' dictionaries, by a thread that holds the GIL.
+//! The engine creates groups while it loads a model. So the search runs each time a window opens, until it has found
+//! some groups or has run [`MAX_SEARCHES`] times.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::ffi::CString;
@@ -28,7 +28,8 @@ lifecycle::global! {
     #[fork(reset)]
     #[restart(reset)]
     static ARE_WANTED: AtomicBool = AtomicBool::new(false);
-    /// Number of searches so far. The number is set to [`MAX_SEARCHES`] once groups were found.
+    /// Number of searches so far that found no groups. The number is set to [`MAX_SEARCHES`] once groups were found, so
+    /// that no further search runs.
     #[fork(reset)]
     #[restart(reset)]
     static LOOKED: AtomicU32 = AtomicU32::new(0);
@@ -118,8 +119,9 @@ impl Worldly {
         }
     }
 
-    /// Returns the data about a group of ranks. `first` is the group's first rank in the world, if known. Returns
-    /// `None` for a group of a single rank.
+    /// Returns the entry for a group of `size` ranks, in which this process has the rank `rank`. `first` is the world
+    /// rank of the group's first member, if known. Returns `None` for a group of a single rank, or if `rank` is not
+    /// less than `size`.
     fn group(
         self,
         name: &'static str,
@@ -156,8 +158,8 @@ fn of_engine(py: Python<'_>, place: Worldly, found: &mut Vec<GroupRank<&'static 
     }
 }
 
-/// Adds to `found` the groups of `torch.distributed` that have a known description. If several groups have the same
-/// description, only the first counts.
+/// Adds to `found` the groups of `torch.distributed` whose description is in [`DESCRIBED_GROUPS`]. Each group name is
+/// added only once: the group that was created first counts.
 fn described(
     py: Python<'_>,
     torch: &Object<'_>,
@@ -198,7 +200,8 @@ fn described(
     }
 }
 
-/// Adds to `found` the data-parallel group, in which each replica of the model is a rank.
+/// Adds to `found` the data-parallel group (`DP`), in which each replica of the model is a rank, unless `found` already
+/// has a group with this name.
 fn of_replica(py: Python<'_>, found: &mut Vec<GroupRank<&'static str>>) {
     const NAME: &str = "DP";
     if found.iter().any(|group| group.name == NAME) {

@@ -31,13 +31,14 @@ lifecycle::global! {
     static SHORTEST: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Returns true if [`begin`] has registered the names of the ranges for waits and holds.
+/// Returns true if [`begin`] has run, even if it registered no names because no tool receives NVTX ranges.
 pub(crate) fn have_names() -> bool {
     NAMES.get().is_some()
 }
 
-/// Registers the names of the NVTX ranges for waits and holds. The hooks of `pthread_cond_*` run under the GIL's mutex,
-/// so they must not call this function: it loads the tool (a library) that receives the NVTX ranges.
+/// Registers the names of the NVTX ranges for waits and holds. The hooks of `pthread_cond_*` must not call this
+/// function: it loads the tool (a library) that receives the NVTX ranges, and the tool's code must not run while a
+/// thread holds the GIL's mutex.
 pub(crate) fn begin() {
     NAMES.get_or_init(|| {
         Box::new(
@@ -51,7 +52,7 @@ pub(crate) fn begin() {
     }
 }
 
-/// Returns the names of the NVTX ranges; `None` if no ranges are recorded.
+/// Returns the names of the NVTX ranges; `None` if no tool receives NVTX ranges.
 fn names() -> Option<&'static GilRangeNames> {
     NAMES.get().and_then(Option::as_ref)
 }
@@ -226,7 +227,8 @@ impl Holds {
         self.waits.longest.store(0, Ordering::Relaxed);
     }
 
-    /// Forgets the current wait or hold, because its end will not be reported.
+    /// Forgets the current wait or hold without adding it to the totals. Called if the library was detached during the
+    /// wait or hold, so that its end was not reported.
     pub(crate) fn forget(&self) {
         self.holds_since.store(0, Ordering::Relaxed);
         self.waits_since.set(0);
@@ -331,8 +333,8 @@ mod tests {
         assert!(thread.waits.time() >= PAUSED);
         assert_eq!(thread.waits.longest(), 0);
         assert_eq!((thread.forced.count(), thread.forced.time()), (1, 7));
-        // The next thread that takes over this state does not continue the wait of the thread that
-        // ended, so its wait is counted as a new one.
+        // The next thread that takes over this state does not continue the second wait of the thread that ended. So the
+        // number of waits stays 1 when this thread takes the GIL.
         thread.takes(0);
         assert_eq!(thread.waits.count(), 1);
     }

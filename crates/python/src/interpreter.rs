@@ -1,4 +1,5 @@
-//! Installs the hooks in an interpreter, and does the last work in an interpreter that ends.
+//! Installs the library's hooks in an interpreter, removes them, and runs the library's last code when an interpreter
+//! ends.
 
 use super::extension::extension;
 use super::method::MethodDef;
@@ -46,8 +47,8 @@ pub(crate) fn install(py: Python<'_>, thread: &Thread, number: i64) {
     }
 }
 
-/// Undoes [`install`] in the calling thread's interpreter, whose id is `number`. The audit hook and
-/// the `atexit` callback stay.
+/// Removes the hooks of `gc` and `functions` from the calling thread's interpreter, whose id is `number`. The audit
+/// hook and the `atexit` callback stay. `attach::lead_gil` removes the hooks for the GIL.
 pub(crate) fn uninstall(py: Python<'_>, number: i64) {
     let wants = wants();
     if wants.gc {
@@ -58,7 +59,8 @@ pub(crate) fn uninstall(py: Python<'_>, number: i64) {
     }
 }
 
-/// Removes what the library stored about the calling thread's interpreter: a sub-interpreter, which is ending.
+/// Removes the data that the library stored about the calling thread's interpreter, which is a sub-interpreter that is
+/// ending.
 pub(crate) fn another_ends(py: Python<'_>) {
     functions::interpreter_ends(py);
 }

@@ -2,14 +2,14 @@
 //!
 //! The program's own threads are not used for this: the main thread may sleep for hours, and a thread that holds the
 //! GIL may hold any lock. Instead, a thread of the library creates a thread state and waits for the GIL like a thread
-//! of the program, for as long as necessary. The thread first takes the GIL, and then reads if the hooks are to be
-//! installed or removed. So one such thread is enough, even if several requests are made during its wait.
+//! of the program, for as long as necessary. The thread first takes the GIL, and then reads whether to install or to
+//! remove the hooks. So one such thread is enough, even if several requests are made during its wait.
 //!
 //! The interpreter may end during the wait. Up to 3.13, it then ends waiting threads with `pthread_exit`; later
 //! versions let them wait forever. Both are harmless for this thread, which holds no resources at that point. But a
-//! thread state must not be created after the interpreter has freed its memory. The interpreter deletes its thread
-//! key just before that, so the interpreter's GOT slot for `pthread_key_delete` is patched to point to
-//! [`interpreter_goes`]. That function waits for a thread that is about to create a state.
+//! thread state must not be created after the interpreter has freed its memory. Just before it frees its memory, the
+//! interpreter deletes its key for thread-local data. So the interpreter's GOT slot for `pthread_key_delete` is patched
+//! to point to [`interpreter_goes`]. That function waits for a thread that is about to create a state.
 //!
 //! Once the thread has the GIL, it keeps the GIL until an `atexit` callback is registered ([`at_exit`]). From then
 //! on, the end of the interpreter waits for threads that run Python code of the library ([`super::entry`]).
@@ -64,7 +64,7 @@ lifecycle::global! {
     #[restart(reset)]
     static IS_IN: AtomicBool = AtomicBool::new(false);
     /// 1 while the library's thread waits for the GIL or holds it, else 0. When an interpreter has ended, this thread
-    /// may wait forever. Once another interpreter starts, the waiting thread is no longer counted.
+    /// may wait forever. So the word is reset to 0 before another interpreter starts, even if the thread still waits.
     #[fork(reset)]
     #[restart(reset)]
     static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
@@ -127,8 +127,8 @@ fn is_settled() -> bool {
     attached::api().is_none_or(|api| !is_served(api) || !api.runs() || is_as_wanted())
 }
 
-/// Starts the library's thread, unless one is already running. Threads of the program may call
-/// this, too.
+/// Starts the library's thread, which installs or removes the hooks, unless this thread is already running. Threads of
+/// the program may call this, too.
 pub(crate) fn start() {
     let is_free = UNDER_WAY.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst);
     if is_free.is_ok() && !without_signals(|| start_thread(STACK, main)) {
@@ -239,7 +239,7 @@ fn settle(api: &'static Api, state: ThreadState) {
     }
 }
 
-/// Stores if the hooks are installed in the main interpreter. `is_in` is also true if the next audit event in this
+/// Stores whether the hooks are installed in the main interpreter. `is_in` is also true if the next audit event in this
 /// interpreter is going to install them.
 pub(crate) fn is_settled_as(is_in: bool) {
     IS_IN.store(is_in, Ordering::SeqCst);

@@ -8,8 +8,8 @@ use super::method::call_on_main_thread;
 use super::object::{Object, Python};
 
 /// Calls `function(*args)`. If the function raises an exception, Python's main thread raises this exception again once
-/// it is back in the program's code. Exceptions of signal handlers belong there, because Python runs signal handlers on
-/// the main thread.
+/// it is back in the program's code. The main thread is the right one, because Python runs signal handlers on it.
+/// Returns `None` if the function raises.
 pub(crate) fn call_for_program<'py>(
     py: Python<'py>,
     function: &Object<'py>,
@@ -21,7 +21,8 @@ pub(crate) fn call_for_program<'py>(
     };
     let raise = move |py: Python<'_>| py.raise(raised);
     if let Err(raise) = call_on_main_thread(py.api, raise) {
-        // Too many calls are pending, so the exception is lost: `raise` sets it, and `quietly` clears it.
+        // Too many calls are pending, so the exception is lost: `raise` sets it here, and the caller's
+        // `Python::quietly` clears it.
         raise(py);
     }
     None

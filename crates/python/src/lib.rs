@@ -1,12 +1,12 @@
-//! The library's layer inside Python: garbage collections, the GIL, functions, and torch.
+//! The part of the library that observes Python: garbage collections, the GIL, calls of functions, and torch.
 //!
 //! The module `attach` finds the interpreter, and `interpreter` installs the hooks of `gc`, `functions` and `torch`
 //! in it. These hooks, and those of `gil`, store the state of each thread in `threads`. They report events to the
 //! crates `session` and `capture`.
 //!
 //! The library neither links CPython nor includes its headers. It finds CPython by the symbols that CPython defines
-//! ([`attach`]) and uses the C API ([`api`], [`object`]). Only this crate knows CPython. If the settings request
-//! nothing from Python, the library does not look for CPython.
+//! ([`attach`]) and uses the C API ([`api`], [`object`]). Other crates of the library use CPython only through this
+//! crate. If the settings request nothing from Python, the library does not look for CPython.
 //!
 //! Library code that runs in the interpreter's threads preserves `errno` and a pending exception.
 
@@ -131,7 +131,7 @@ impl session::Interpreter for Cpython {
     }
 }
 
-/// An add-on that reads the process groups of `torch.distributed` when a window (a recorded interval) opens.
+/// An add-on that reads the process's groups of ranks from Python when a window (a range of recorded iterations) opens.
 pub struct Groups;
 
 impl AddOn for Groups {

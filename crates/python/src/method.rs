@@ -1,7 +1,7 @@
 //! Rust functions that Python calls, as C functions or as pending calls on its main thread.
 //!
-//! The wrappers around the Rust functions preserve `errno` and a pending exception. They pass a
-//! [`Python`] as proof that the thread holds the GIL.
+//! The wrappers around the Rust functions pass a [`Python`] as proof that the thread holds the GIL. The wrappers of
+//! methods preserve `errno` and a pending exception, except those of [`MethodDef::fast`].
 
 use core::ffi::{CStr, c_int, c_void};
 
@@ -107,8 +107,9 @@ impl MethodDef {
         Self::new(name, method, FASTCALL)
     }
 
-    /// Defines a function like [`MethodDef::fast`], but the function gets its first argument as an
-    /// object, and may return a result to Python.
+    /// Defines a function that gets its first argument as an object, and may return a result to Python. Without an
+    /// argument, the Rust function is not called. Unlike with [`MethodDef::fast`], `errno` and exceptions are
+    /// preserved.
     pub const fn answering<F>(name: &'static CStr, _: F) -> Self
     where
         F: for<'py> Fn(Python<'py>, &Object<'py>) -> Option<Object<'py>> + Copy + 'static,

@@ -13,13 +13,13 @@ use super::time::now;
 use tllmprof_platform::lifecycle;
 use tllmprof_recorder as recorder;
 
-/// The shortest interval between two look-ups, each of which visits all threads. `MIN_INTERVAL_NS` is in ns, and
-/// `MIN_INTERVAL_FACTOR` is a multiple of the duration of the last look-up. The longer of the two applies.
+/// The shortest interval between two look-ups, each of which visits all threads. It is `MIN_INTERVAL_NS` ns, or
+/// `MIN_INTERVAL_FACTOR` times the duration of the last look-up if that is longer.
 const MIN_INTERVAL_NS: u64 = 20_000_000;
 const MIN_INTERVAL_FACTOR: u64 = 100;
 
 lifecycle::global! {
-    /// The time of the next look-up of thread names, in ns on the clock of `time::now`.
+    /// The earliest time of the next look-up of thread names, in ns on the clock of `time::now`.
     #[fork(keep = "the clock goes on")]
     #[restart(keep)]
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -39,8 +39,8 @@ pub(crate) fn are_behind() -> bool {
 
 /// Looks up the names of all threads that exist.
 ///
-/// This reads the list of `threading.enumerate` without its lock, because the thread that caused
-/// the current event may hold the lock.
+/// This reads the dictionary `threading._active` without Python's lock for it, because the calling thread may already
+/// hold this lock.
 pub(crate) fn look(py: Python<'_>) -> Option<()> {
     let since = now();
     NEXT.store(since + MIN_INTERVAL_NS, Ordering::Relaxed);
@@ -70,8 +70,7 @@ pub(crate) fn look(py: Python<'_>) -> Option<()> {
         thread.is_used() && (is_to_come || !thread.name.is_pythons())
     };
     if threads::all().any(has_none) {
-        // A thread still has no name, because the thread or the record has just started. Look up the names again
-        // later.
+        // A thread still has no name from Python, or its name is not recorded yet. Look up the names again later.
         IS_BEHIND.store(true, Ordering::Relaxed);
     }
     let now = now();

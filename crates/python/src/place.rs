@@ -9,8 +9,8 @@ use crate::version::Cells;
 pub(crate) enum Place {
     /// The argument is in the frame's variable with this index.
     Local(usize),
-    /// The argument is in a cell (a variable that nested functions share), to which the frame's
-    /// variable with this index refers.
+    /// The argument is in a cell (an object for a variable that nested functions share). The frame's variable with this
+    /// index refers to the cell.
     Cell(usize),
     /// The argument has to be looked up by this name, a Python str, among the frame's variables.
     Named(Held),
@@ -58,9 +58,9 @@ impl Place {
         })
     }
 
-    /// Returns the location of the argument with this index. `cells` is the location of cells in frames of this
-    /// version. `cell` is the argument's index among the cells, or `None` if the argument is not in a cell. `locals` is
-    /// the code object's number of local variables (`co_nlocals`).
+    /// Returns the location of the argument with this index. `cells` is the location of cells in frames of the running
+    /// Python version. `cell` is the argument's index among the cells, or `None` if the argument is not in a cell.
+    /// `locals` is the code object's number of local variables (`co_nlocals`).
     const fn at(
         cells: Cells,
         index: usize,

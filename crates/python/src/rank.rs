@@ -24,7 +24,7 @@ use super::wants::wants;
 
 /// Value of [`FOUND`]: no look-up has run yet.
 const NOT_LOOKED: u8 = 0;
-/// Value of [`FOUND`]: no module that could have a rank is imported.
+/// Value of [`FOUND`]: `torch.distributed` is not imported, and no engine has assigned a rank.
 const NOTHING: u8 = 1;
 /// Value of [`FOUND`]: `torch.distributed` is imported, but has no world, which is the group of all
 /// ranks.
@@ -193,7 +193,7 @@ pub(crate) fn number_at(py: Python<'_>, place: ValuePath) -> Option<u64> {
     number(&at(py, place)?)
 }
 
-/// Returns the object to which a path from the table of engines leads.
+/// Returns the object to which a path of attributes and dictionary entries leads.
 fn at<'py>(py: Python<'py>, place: ValuePath) -> Option<Object<'py>> {
     let mut names = place.names.iter();
     let mut object = match place.from {
@@ -222,8 +222,8 @@ fn argument<'py>(py: Python<'py>, name: &str) -> Option<Object<'py>> {
     })
 }
 
-/// Returns the value that an object has under a name: its own attribute, an entry if it is a
-/// dictionary, or a slot.
+/// Returns the value that an object has under a name: its own attribute, its entry if it is a dictionary, or an
+/// attribute that its class defines, such as one in `__slots__`.
 pub(crate) fn value<'py>(object: &Object<'py>, name: &CStr) -> Option<Object<'py>> {
     let own = object.own_attrs().and_then(|own| own.item(name));
     let is_of_class = || object.class()?.class_attr(name.to_str().ok()?);

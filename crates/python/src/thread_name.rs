@@ -70,8 +70,8 @@ impl ThreadName {
     /// Marks Python's name as recorded in an era of the recorder. A new era begins when the recorder drops its names.
     /// The lasting era is for names that the recorder never drops.
     pub(crate) fn is_recorded_in(&self, era: u32) {
-        // If the mark is 0, the name counts as not recorded, and the mark stays 0: another thread may have taken
-        // over this value by now.
+        // If `recorded` is 0, it stays 0: another thread may have taken over this value by now, and its name is not
+        // recorded yet.
         let is_here = |recorded| (recorded != 0).then_some(era);
         let _ = self
             .recorded
@@ -97,8 +97,8 @@ impl ThreadName {
         self.set(&system::thread_name());
     }
 
-    /// Prepares this value for a new thread, which takes over the state of an ended thread. The new thread's name in
-    /// Python has to be looked up later.
+    /// Prepares this value for a new thread. The value may still hold the name of a thread that has ended. The new
+    /// thread's name in Python has to be looked up later.
     pub(crate) fn begin(&self) {
         self.is_pythons.store(false, Ordering::Relaxed);
         self.recorded.store(0, Ordering::Relaxed);

@@ -23,7 +23,7 @@ lifecycle::global! {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
 }
 
-/// Logs the totals. Only the first call does anything.
+/// Logs the totals if messages of this level are logged. The totals are logged only once.
 pub(crate) fn report(level: Level) {
     let wants = wants();
     if !(wants.gc || wants.gil) || !attached::is_there() || !log::is_logged(level) {
@@ -71,7 +71,7 @@ struct Gil {
     waits: KindTotal,
     forced: KindTotal,
     longest: Option<Longest>,
-    /// Number of GILs that were not observed because the table was full.
+    /// Number of GILs that were not observed because too many others were observed already.
     missed: u32,
 }
 
@@ -138,7 +138,7 @@ impl fmt::Display for Gil {
     }
 }
 
-/// Displays a number of waits or holds, with their name and total time.
+/// Displays a number of waits, holds or forced switches, with their name and total time.
 struct Many(&'static str, KindTotal);
 
 impl fmt::Display for Many {

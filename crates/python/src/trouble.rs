@@ -31,8 +31,7 @@ pub(crate) enum Trouble {
     Deep,
     /// A thread was in more calls at once than the library stores for a thread.
     ManyOpen,
-    /// Another tool's evaluator replaced ours for a while, and no call was recorded during that
-    /// time.
+    /// Another tool's frame evaluator replaced the library's for a while, and no call was recorded during that time.
     EvaluatorTaken,
 }
 
@@ -55,7 +54,7 @@ pub(crate) fn has_no_tool() -> bool {
     MET.load(Ordering::Relaxed) & Trouble::NoTool.bit() != 0
 }
 
-/// Returns true if a problem has occurred because of which calls of found functions may be missing.
+/// Returns true if a problem has occurred that may have hidden calls of functions that were found.
 pub(crate) fn hides_calls() -> bool {
     use Trouble::{Deep, EvaluatorTaken, LostTool, NoTool, OtherEvaluator, OtherFrames};
     let hiding = [

@@ -64,7 +64,8 @@ impl Version {
     }
 
     /// Returns true if a pending call for the main thread may be added at any time. In 3.8, a pending call that is
-    /// added while the interpreter ends raises an exception, on a thread that may not hold the GIL.
+    /// added while the interpreter ends raises an exception on the calling thread, which possibly does not hold the
+    /// GIL.
     pub const fn takes_pending_calls_to_the_end(self) -> bool {
         self.minor >= 9
     }

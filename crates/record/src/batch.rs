@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// The number of requests and tokens in a batch.
+/// The numbers of requests and tokens in a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Batch {
     pub requests: u16,

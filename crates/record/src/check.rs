@@ -5,8 +5,8 @@
 //! processor and needs no checksum instructions, which some processors lack. A change goes unnoticed once in
 //! 2^32 cases (events) or 2^64 cases (header).
 
-/// Constants that are mixed into the checks. They are odd and have no regular pattern: the fractional parts
-/// of the square roots of 2, 3, 5 and 7.
+/// Constants that are mixed into the checks. They have no regular pattern and are odd: the fractional parts of the
+/// square roots of 2, 3, 5 and 7, with the lowest bit set.
 const KEYS: [u64; 4] = [
     0x6a09_e667_f3bc_c909,
     0xbb67_ae85_84ca_a73b,

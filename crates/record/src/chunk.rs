@@ -258,8 +258,9 @@ impl EventWriter {
     }
 }
 
-/// Returns true if a block of events ends after `used` bytes, which must be a multiple of an event's size.
-/// Runs for each event, so it avoids a division.
+/// Returns true if a block of events ends after `used` bytes, which must be a multiple of an event's size. This
+/// function runs for each event, so it tests a power of two instead of dividing: a multiple of an event's size ends a
+/// block if it is also a multiple of `LOW`.
 #[inline(always)]
 const fn ends_block(used: usize) -> bool {
     const LOW: usize = 1 << BLOCK_BYTES.trailing_zeros();
@@ -309,9 +310,10 @@ pub(crate) enum Begins {
 /// The part of a chunk's events whose checks (checksums) are right, counted in bytes from the first event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Checked {
-    /// All bytes of events that the header claims are unchanged.
+    /// All events are unchanged. The number is the byte count in the header.
     All(usize),
-    /// Only the first events, with this number of bytes, are unchanged. The events after them are damaged.
+    /// Only the first events, with this number of bytes, are known to be unchanged. Among the events after them, at
+    /// least one is damaged or missing.
     UpTo(usize),
 }
 

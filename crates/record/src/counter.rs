@@ -15,7 +15,8 @@ pub enum Counter {
     CallsInside(u8),
     /// Iterations, both inside and outside windows.
     Iterations,
-    /// Events that were dropped because the record had reached its size limit or the disk was full.
+    /// Events that were dropped because the record had reached its size limit or the disk was full, and the missing
+    /// events of [`Counter::IterationsPassed`].
     EventsDropped,
     /// Strings that could not be written and were dropped.
     StringsDropped,
@@ -23,7 +24,8 @@ pub enum Counter {
     Chunks,
     /// Time in ticks that the recorder's own work took on the program's threads inside windows.
     OwnTicks,
-    /// Number of times that one thread took over the GIL from another, including times too short to be recorded.
+    /// Number of times that a thread took a GIL and dropped it again, including holds that are too short to be
+    /// recorded.
     GilHandoffs,
     /// Python garbage collections, both inside and outside windows.
     Collections,

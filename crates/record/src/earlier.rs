@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The largest number of file names that are tried until one is free.
+/// File names with numbers below this one are tried, until a name is free.
 const MAX_NAMES: u32 = 10_000;
 
 /// Renames an existing record by adding the next free number to its name, and returns the new name. The

@@ -37,8 +37,8 @@ pub const OWN_DOMAIN: &str = "tllmprof";
 pub struct Event {
     /// The start, in ticks of the record's clock.
     pub start: u64,
-    /// The duration in ticks, or in nanoseconds for GPU work. The record stores only its 32 most significant
-    /// bits.
+    /// The duration in ticks. For GPU work and [`What::Used`], it is in nanoseconds. The record stores only the upper
+    /// 32 bits of a longer duration, from its highest bit that is 1.
     pub duration: u64,
     /// True if the event was cut short by the end of the window or of the process.
     pub cut: bool,
@@ -273,7 +273,8 @@ events! {
         write (0, 0);
         read |_, _| Self::GilForced;
 
-    /// A call of a Python function that the user marked.
+    /// A call of a marked Python function. If an engine calls the function repeatedly to look for requests, the event
+    /// covers all calls between two steps.
     15 Function { name: StringId }
         write (0, name as u64);
         read |_, value| Self::Function { name: low(value) };
@@ -483,8 +484,8 @@ events! {
             pid: low(value)
         };
 
-    /// From here on, a thread of process `pid` runs on the processors of the NUMA node `node`, up to the
-    /// thread's next event of this kind.
+    /// From this event on, the thread `tid` of the process `pid` runs on the processors of the NUMA node `node`, until
+    /// the next event of this kind for the thread.
     38 ThreadNode { node: u16, pid: u32, tid: u32 }
         write (node, pair(pid, tid));
         read |code, value| Self::ThreadNode { node: code, pid: high(value), tid: low(value) };
@@ -493,9 +494,9 @@ events! {
     /// [`What::Sample`] with the same start. `task` defines the meaning of `id`. `is_busy` is true if the other thread
     /// or process used a processor during the sample, or for at least half of the time since the previous sample. For a
     /// child process it is also true if the child was ready to run. `has_run` is true if the thread or process used a
-    /// processor at all since the previous sample of a wait. `is_awaited` is true if the thread waits for the end of this
-    /// child process, or of the process that has started it. `call` is the system call that a child process sleeps in;
-    /// `None` for a thread, which has samples of its own.
+    /// processor at all since the previous sample of a wait. `is_awaited` is true if the thread waits for the end of
+    /// this child process, or of the process that has started it. `call` is the system call that a child process sleeps
+    /// in; `None` for a thread, which has samples of its own.
     39 Meanwhile {
         task: Task,
         is_busy: bool,
@@ -523,8 +524,9 @@ events! {
             id: low(value)
         };
 
-    /// A host function that the program has enqueued in streams `count` times in the window that ends. `name` is its
-    /// code, as that of a native function in a stack. Functions that were added to graphs are not counted.
+    /// A host function that the program has enqueued in streams `count` times during the window that is closing. `name`
+    /// is the location of the function's code, as in [`What::Frame`] for a native function. Functions that were added
+    /// to graphs are not counted.
     40 HostFunction { name: StringId, count: u32 }
         write (0, pair(name, count));
         read |_, value| Self::HostFunction { name: high(value), count: low(value) };

@@ -115,9 +115,10 @@ pub struct GroupRank<N = String> {
     /// The name of the group, such as `TP`.
     pub name: N,
     pub rank: u32,
-    /// The number of ranks in the group.
+    /// The number of ranks in the group; `None` if it is not known.
     pub size: Option<u32>,
-    /// The rank, in the whole job, of the group's first member. This rank distinguishes groups with the same name.
+    /// The rank, in the whole job, of the group's first member; `None` if it is not known. This rank distinguishes
+    /// groups with the same name.
     pub first: Option<u64>,
 }
 

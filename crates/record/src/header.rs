@@ -87,7 +87,8 @@ pub(crate) struct Snapshot {
     reserved: [AtomicU64; 120],
 }
 
-/// The header block, in memory that is mapped to a file. A block of zeros belongs to a record that has not begun.
+/// The header block of a record, in memory that is mapped to the record's file, or in the heap. A block of zeros
+/// belongs to a record that has not begun.
 #[repr(C)]
 pub struct HeaderBlock {
     /// The constant [`MAGIC`]. It is written after all other fields.
@@ -126,8 +127,8 @@ const _: () = assert!(offset_of!(HeaderBlock, snapshots) == 20480);
 const _: () = assert!(size_of::<Snapshot>() == 20480);
 
 impl HeaderBlock {
-    /// The offsets of the words that are written once, in the order in which their check (checksum) is
-    /// computed.
+    /// The offsets of the 32-bit fields that are written once, in the order in which their check (checksum) is
+    /// computed. The id comes after them in this order.
     pub(crate) const STAYS: [usize; 7] = [
         core::mem::offset_of!(Self, version),
         core::mem::offset_of!(Self, header_bytes),

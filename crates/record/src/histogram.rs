@@ -64,7 +64,7 @@ impl SharedHistogram {
     }
 }
 
-/// A histogram that was read from a record, and that only this process uses.
+/// A histogram in this process's own memory, for example one that was read from a record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Histogram {
     count: u64,
@@ -88,7 +88,7 @@ impl Histogram {
     /// Decodes the bytes of a [`SharedHistogram`]. Missing bytes count as zeros.
     ///
     /// The number of values is computed from the buckets. The number that is stored in the bytes is not used, because
-    /// it is too small by one if the process ended while it added a value.
+    /// it is too small if the process ended while its threads added values.
     pub(crate) fn decode(bytes: &[u8]) -> Self {
         let mut words = bytes
             .as_chunks::<8>()
@@ -150,8 +150,8 @@ impl Histogram {
     }
 
     /// Returns the histogram of the values that were added since `before`, an earlier copy of this histogram. Its
-    /// maximum is that of all values, because the maximum of the added values is not known. If the sum of `before` is
-    /// larger than this histogram's, `before` is not an earlier copy. Then the sum is that of all values, too.
+    /// maximum is that of all values, because the maximum of the added values is not known. If `before` has a larger
+    /// sum, and so cannot be an earlier copy, the sum is that of all values, too.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let buckets = self.buckets.iter().zip(&before.buckets);
@@ -202,8 +202,8 @@ impl Histogram {
         self.max
     }
 
-    /// Returns the quantile for the fraction `share` (0 to 1): the smallest value that is at least as large
-    /// as this fraction of the values (nearest rank), within 1.6 %. Returns `None` if there are no values.
+    /// Returns a quantile within 1.6 %, by the nearest-rank method: the smallest value v so that at least the fraction
+    /// `share` (0 to 1) of all values are at most v. Returns `None` if there are no values.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Option<u64> {
         if self.count == 0 {

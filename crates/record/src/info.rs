@@ -3,8 +3,8 @@
 
 macro_rules! infos {
     ($($(#[$doc:meta])* $name:ident = $code:literal,)*) => {
-        /// The kind of an item of data about the process. The item's value is the id of a string, unless the
-        /// description says *number*.
+        /// The kind of an item of data about the process. The item's value is the id of a string, unless the kind's
+        /// description says *number* or gives another format.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u16)]
         pub enum Info {
@@ -49,7 +49,8 @@ infos! {
     Version = 6,
     /// The version of Python in the process.
     Python = 7,
-    /// A request of the user that could not be met, and the reason. May occur any number of times.
+    /// A warning or an error that the library has logged, for example that a request of the user could not be met. May
+    /// occur any number of times.
     Refused = 8,
     /// The requested windows, in the form of `TLLMPROF_START_STOP`.
     Windows = 9,

@@ -30,7 +30,7 @@ coded! {
         GraphLaunch = 1,
         KernelLaunch = 2,
         AsyncCopy = 3,
-        /// The call waits for the device.
+        /// The call waits for the device, or asks whether the device has finished some work.
         Wait = 4,
         /// The call begins or ends a stream capture.
         Capture = 5,
@@ -117,7 +117,8 @@ coded! {
 }
 
 coded! {
-    /// The type of a task that is observed while a thread waits. It determines the meaning of the task's id.
+    /// The type of a task: another thread or a process, which is observed while a thread that makes steps waits. It
+    /// determines the meaning of the task's id.
     pub enum Task {
         /// A thread of the process. The id is the kernel's thread ID.
         Thread = 0,

@@ -42,8 +42,8 @@ pub const MAX_STRING: usize = 4096;
 /// The number of counters for which the header block has room.
 pub const COUNTERS: usize = 256;
 
-/// The number of clock anchors in the header block. The first half is filled once and kept. The second half
-/// is a ring of the latest anchors.
+/// The number of anchors (the same moment on several clocks) in the header block. The first half is filled once and
+/// kept. The second half is a ring of the latest anchors.
 pub const ANCHORS: usize = 64;
 
 /// The first word of a chunk that is in use (`TLCK`); an unused chunk has 0 there.

@@ -22,8 +22,8 @@ macro_rules! metrics {
                 }
             }
 
-            /// Returns true if the mean of the metric's samples has a meaning. It has none for a limit, for bits, or
-            /// for the energy since the previous sample.
+            /// Returns true if the mean of the metric's samples has a meaning. It has none for a clock's upper limit,
+            /// for a set of bits, and for the energy since the previous sample.
             #[must_use]
             pub const fn has_mean(self) -> bool {
                 !matches!(self, Self::MaxSmClock | Self::ClockReasons | Self::Energy)

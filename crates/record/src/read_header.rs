@@ -11,8 +11,7 @@ use crate::layout::{
     chunk_offset,
 };
 
-/// The largest plausible growth of a counter since the last snapshot. If a counter has grown more, the header
-/// is damaged.
+/// The largest plausible growth of a counter since the last snapshot. A larger growth counts as damage, and is ignored.
 const MAX_GROWTH: u64 = 1 << 44;
 
 /// The contents of a record's header block.
@@ -132,8 +131,8 @@ impl Header {
             .map(|place| at.u32(place).into());
         self.is_damaged =
             Words::check_all(stays.chain([id])) != at.u64(offset_of!(HeaderBlock, check));
-        // The writer stores `ended` in the header itself after the last snapshot, so the header's
-        // value is compared with the snapshot's.
+        // Besides the snapshots, the header itself has a field `ended`. The writer sets this field after it has taken
+        // the last snapshot.
         let said = at.u32(offset_of!(HeaderBlock, ended)).into();
         let live = offset_of!(HeaderBlock, figures);
         match newest(at, id) {
@@ -184,8 +183,9 @@ impl Header {
     fn grow(&mut self, at: At<'_>, place: usize) {
         let mut grown = Self::new(self.pid, self.clock, Vec::new());
         grown.figures(at, place);
-        // `DroppedUntil` is not a count but a tick, so it may have grown by hours. But no window has opened long
-        // after the latest anchor. So the growth of this counter is measured from that anchor.
+        // `DroppedUntil` is not a count but a tick, so it may have grown by hours. The writer stores an anchor when a
+        // window opens, and `DroppedUntil` is not later than the opening of the latest window. So the growth of this
+        // counter is measured from the latest anchor.
         let latest = grown.anchors.iter().map(|anchor| anchor.ticks).max();
         let until = Counter::DroppedUntil.index();
         for (index, (counter, live)) in self.counters.iter_mut().zip(grown.counters).enumerate() {
@@ -282,7 +282,7 @@ impl<'a> At<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wrong {
     Magic,
-    /// The bytes end before the fields that a header of any version has.
+    /// The bytes end within the fields at the start of the header, such as the version, the sizes and the clock.
     Cut,
     Version(u32),
     Sizes,

@@ -37,8 +37,8 @@ pub struct Damage {
     /// The approximate number of events in damaged chunks that are left out, because they may have been
     /// changed.
     pub left_out: u64,
-    /// The number of events of unknown kinds in a record without checks (checksums). Such a record is damaged
-    /// or from a later version.
+    /// The number of events of unknown kinds in a record without checks (checksums). Such a record is damaged, or it
+    /// was written by a later version of tllmprof.
     pub unknown: u64,
     /// The number of events with impossible contents, such as an invalid code, that were left out.
     pub bad: u64,
@@ -110,7 +110,7 @@ pub enum RecordError {
     Cut(u64),
     /// A record in a later version of the format.
     Version(u32),
-    /// A record whose header contradicts itself. The text states the contradiction.
+    /// A record whose header has an impossible value. The text says which.
     Damaged(String),
 }
 
@@ -142,8 +142,8 @@ impl From<io::Error> for RecordError {
 /// An event or a string in a record.
 #[derive(Clone, Copy, Debug)]
 pub enum Entry<'a> {
-    /// An event of the thread with this id. A thread's events come in the order in which they ended. Between
-    /// two chunks of a thread, events of other threads may come.
+    /// An event of the thread with this id. A thread's events come in the order in which they were written, which is
+    /// when they ended for most kinds. Between two chunks of a thread, events of other threads may come.
     Event {
         thread: u32,
         event: Event,
@@ -217,8 +217,9 @@ impl<S: Source> Reader<S> {
         &self.header
     }
 
-    /// Calls `each` for every string and event, in the order of the file. If the record is still growing, its
-    /// current state is read. A damaged chunk is read up to the damage.
+    /// Calls `each` for every string and event, in the order of the file. In a record whose chunks were overwritten,
+    /// the strings come first. The events that the record still keeps follow, ordered by the time of their chunks. If
+    /// the record is still growing, its current state is read. A damaged chunk is read up to the damage.
     ///
     /// # Errors
     /// Returns an error if the source cannot be read.

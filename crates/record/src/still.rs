@@ -29,7 +29,7 @@ use crate::reader::{ChunkState, EMPTY_LIMIT, RecordError};
 use crate::source::Source;
 
 /// The maximum number of attempts to copy a chunk that the process overwrites during the copy. It is also the maximum
-/// number of searches for chunks that the process has begun since the previous search.
+/// number of passes over the record: a pass is repeated if the process has begun new chunks meanwhile.
 const MAX_ATTEMPTS: u32 = 16;
 
 /// The largest number of names that are tried for the file of a copy.
@@ -184,7 +184,8 @@ fn copy_still(source: &impl Source, to: &File) -> io::Result<()> {
     to.set_len(copy.length)
 }
 
-/// The number of bytes at the start of a chunk that change when an event is written.
+/// The number of bytes at the start of a chunk that show whether an event was written since the chunk was last copied:
+/// the magic number, the chunk's number, and the word at [`COMMITTED`].
 const HEAD: usize = 16;
 /// The offset in a chunk of the word with the events' byte count and their check (checksum).
 const COMMITTED: usize = 8;

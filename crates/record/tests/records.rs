@@ -90,7 +90,8 @@ fn any_prefix_reads() {
                 for (tid, events) in &found.threads {
                     assert!(is_part(events, &written.threads[tid]), "{length}: {tid}");
                 }
-                // At least the complete blocks of 64 events in the remaining part of the file must be read.
+                // If the remaining part of the file has at least one complete block of 64 events, some of the contents
+                // must be read.
                 let events = prefix
                     .len()
                     .saturating_sub(HEADER_BYTES + CHUNK_HEADER_BYTES);

@@ -34,8 +34,8 @@ impl<T> Bounded<T> {
         guard
     }
 
-    /// Releases the lock, even if another thread held it when the process forked. The value that the lock
-    /// guards may be only partly changed.
+    /// Releases the lock in the child of a fork, even if a thread of the parent held it. That thread does not exist in
+    /// the child, so the value that the lock guards may be only partly changed.
     pub(crate) fn break_open(&self, alone: &OnlyThread) {
         self.lock.break_open(alone);
         self.is_stuck.store(false, Ordering::Relaxed);

@@ -1,5 +1,5 @@
 //! Writes the data about the process itself that a record holds, such as the process's rank and the rule that
-//! defines a step. Unlike events, these data have no duration.
+//! defines a step. They are written as events without a duration.
 
 use core::fmt::{Display, Write};
 use core::time::Duration;
@@ -41,7 +41,8 @@ pub(crate) fn write_text(key: Info, text: &str) {
     }
 }
 
-/// Writes the number of tokens that the learned router of an MoE layer has sent to each expert so far.
+/// Writes the name of an MoE layer, and the number of tokens that the layer's learned router has sent to each expert so
+/// far. `layer` is the layer's number.
 pub fn expert_loads(layer: u16, name: &str, tokens: impl Iterator<Item = u64>) {
     if !is_on() {
         return;
@@ -100,8 +101,8 @@ pub(crate) fn write_number(key: Info, value: u64) {
     writers::write_fact(&Event::new(clock::ticks(), 0, what));
 }
 
-/// Stores a logged warning until the record begins, or writes it if the record has begun. The function neither
-/// allocates nor waits, so it may be called from anywhere.
+/// Stores a logged warning until the record begins, or writes it if the record has begun. The function does not
+/// allocate, and waits for locks only for a limited time, so it may be called from anywhere.
 pub(crate) fn keep_warning(line: &str) {
     if is_on() {
         return write_text(Info::Refused, line);

@@ -53,7 +53,7 @@ pub(crate) enum NameTaken {
     /// The wanted name belonged to a record that no process writes to. That record has been renamed to this
     /// path.
     ByEarlier(PathBuf),
-    /// The wanted name belongs to a record that a process may be writing to.
+    /// The wanted name belongs to a record that a process may be writing to, or to one that could not be renamed.
     ByAnother,
 }
 

@@ -1,15 +1,15 @@
 //! The flight recorder keeps the latest iterations outside windows: they are recorded all the time, and the oldest
-//! are overwritten. Depending on the settings this lasts for the whole run, or until the first window opens.
+//! are overwritten. Depending on the settings this lasts for the whole run, or until the first planned window opens.
 //!
-//! Only cheap events are kept: times and batches, CUDA calls, garbage collections, waits for the GIL, and the
-//! thread's use of the processor and memory. NVTX ranges, GPU times and kernels are not kept. The chunks (pieces of
-//! the record's file) are overwritten in turn ([`reuse`]).
+//! Only cheap events are kept: the times and batches of iterations, CUDA calls, garbage collections, waits for the GIL,
+//! and the thread's use of the processor and memory. NVTX ranges, GPU times and kernels are not kept. The module
+//! [`reuse`] overwrites the chunks (pieces of the record's file) of the oldest iterations.
 //!
 //! The kept iterations can be read even if the process is killed. For this, a separate chunk has an event that opens
 //! a window at the oldest kept iteration. The event is rewritten after each iteration.
 //!
-//! All functions are called with the session's lock held, or on the thread that is opening or closing a window. So
-//! only one thread at a time calls them.
+//! All functions are called with the lock on the session's state (the state of steps and windows) held, or on the
+//! thread that is opening or closing a window. So only one thread at a time calls them.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -34,8 +34,8 @@ lifecycle::global! {
     /// no such chunk.
     #[fork(keep = "stored where a record begins")]
     static EDGE: AtomicU32 = AtomicU32::new(NONE);
-    /// True once a window has opened that ends the flight recorder. From then on the latest iterations outside
-    /// windows are no longer kept.
+    /// True once the flight recorder has ended ([`is_over`]). From then on the latest iterations outside windows are no
+    /// longer kept.
     #[fork(reset)]
     static IS_OVER: AtomicBool = AtomicBool::new(false);
     /// True while no step is known, so that spans of time are recorded in place of iterations. Only the
@@ -43,7 +43,8 @@ lifecycle::global! {
     #[fork(reset)]
     #[together(iterations)]
     static KEEPS_SPAN: AtomicBool = AtomicBool::new(false);
-    /// The number of kept iterations that were still in the record when the process ended.
+    /// The number of kept iterations when they last became a window in the record: when the process ended, or when a
+    /// window opened and the kept iterations before it were to stay.
     #[fork(reset)]
     static LEFT: AtomicU64 = AtomicU64::new(0);
 }
@@ -80,8 +81,8 @@ pub(crate) fn begin() {
     resume();
 }
 
-/// Starts or resumes keeping iterations, if the settings ask for the flight recorder and no window has ended
-/// it.
+/// Starts or resumes keeping iterations, if the settings ask for the flight recorder and it has not ended
+/// ([`is_over`]).
 pub(crate) fn resume() {
     if KEPT.get().is_some() && !IS_OVER.load(Ordering::Relaxed) {
         usage::window_opens();
@@ -166,12 +167,13 @@ fn past(opening: &Event) -> Event {
     Event::new(opening.start, 0, What::Past { iteration })
 }
 
-/// Called when the window that ends the flight recorder opens. From then on no iterations outside windows are kept.
+/// Ends the flight recorder: [`resume`] does nothing from then on. Called when a planned window opens, or when it is
+/// known that this process opens no planned window, unless `TLLMPROF_FLIGHT` is set.
 pub(crate) fn is_over() {
     IS_OVER.store(true, Ordering::Relaxed);
 }
 
-/// Returns the number of kept iterations that the record still holds when the process ends.
+/// Returns the number of kept iterations that last became a window in the record, usually because the process ends.
 pub(crate) fn left() -> u64 {
     LEFT.load(Ordering::Relaxed)
 }

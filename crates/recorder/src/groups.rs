@@ -102,9 +102,9 @@ fn add(communicator: Communicator) {
 /// Called when the program splits a communicator (`ncclCommSplit`). Returns the identifier of the new communicator
 /// for `color`. All ranks compute the same identifier, because all ranks split a communicator equally often.
 ///
-/// `place` is the process's rank in the communicator that is split, and that communicator's size. `holds` returns
-/// true for an address at which the handle of the split communicator is stored. If `holds` is true for no known
-/// address, the split communicator is the one with that rank and size, if there is only one.
+/// The communicator that is split is found in one of two ways. `holds` returns true for an address at which its handle
+/// is stored. If `holds` returns false for all known addresses, `place` is compared: the process's rank in the
+/// communicator, and its size. The communicator is then found if only one has this rank and size.
 pub fn split(
     holds: impl Fn(usize) -> bool,
     place: Option<(u64, u64)>,

@@ -16,13 +16,14 @@ const COUNT: u64 = (1 << COUNT_BITS) - 1;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The functions: the address of each, and below it the number of times that it was enqueued since it was last
-    /// taken. 0 for a place that is free. As both are in one word, no count can get to another function.
+    /// One word for each function: the function's address in the high bits, and in the low [`COUNT_BITS`] bits the
+    /// number of times that the function was enqueued since the last call of [`take`] or [`clear`]. A free word is 0.
+    /// Because both numbers change together, no call is counted for another function.
     #[fork(reset)]
     static PLACES: [AtomicU64; MAX_FUNCTIONS] = [const { AtomicU64::new(0) }; MAX_FUNCTIONS];
 }
 
-/// Counts the function at `address` once, because the program enqueues it.
+/// Adds 1 to the count of the function at `address`, which the program enqueues. A count stops at 65 535.
 pub fn note(address: usize) {
     let address = address as u64;
     if address == 0 || address > u64::MAX >> COUNT_BITS {
@@ -43,8 +44,8 @@ pub fn note(address: usize) {
     }
 }
 
-/// Calls `each` with the address of each function that was enqueued since the last call, and how often it was. Forgets
-/// the functions that were not.
+/// Calls `each` for each function that was enqueued since the last call of this function or of [`clear`], with the
+/// function's address and count. Sets these counts to 0, and removes the functions that were not enqueued.
 pub fn take(mut each: impl FnMut(usize, u32)) {
     for place in &PLACES {
         let known = place.fetch_and(!COUNT, Ordering::Relaxed);
@@ -52,13 +53,13 @@ pub fn take(mut each: impl FnMut(usize, u32)) {
         if count > 0 {
             each((known >> COUNT_BITS) as usize, count);
         } else {
-            // The place stays in use if the function has been enqueued meanwhile.
+            // If the function has been enqueued meanwhile, the exchange fails, and the word stays in use.
             let _ = place.compare_exchange(known, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 }
 
-/// Forgets how often functions were enqueued, because a window opens.
+/// Sets the counts of all functions to 0. Called when a window opens.
 pub fn clear() {
     for place in &PLACES {
         place.fetch_and(!COUNT, Ordering::Relaxed);
@@ -87,13 +88,14 @@ mod tests {
             .map(|address| (0x1000 * address, if address == 2 { 2 } else { 1 }))
             .collect();
         assert_eq!(taken(), expected);
-        // What is enqueued between two windows does not count. The next window has no free place for another function.
+        // A function that is enqueued between two windows is not counted. All words are in use, so the window that
+        // opens here cannot count another function.
         note(0x1000);
         clear();
         (0..=COUNT).for_each(|_| note(0x2000));
         note(0xa000);
         assert_eq!(taken(), [(0x2000, COUNT as u32)]);
-        // The places of functions that the window has not enqueued are free again.
+        // The words of the functions that were not enqueued in that window are free again.
         note(0xa000);
         note(0x2000);
         assert_eq!(taken(), [(0xa000, 1), (0x2000, 1)]);

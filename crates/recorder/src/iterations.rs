@@ -1,8 +1,8 @@
-//! Records iterations and windows. Outside windows an iteration only adds to a histogram and counters; inside a
-//! window its events are written.
+//! Records iterations and windows. Inside a window, and while the flight recorder keeps the latest iterations, the
+//! events of an iteration are written. Otherwise it only adds to a histogram and counters.
 //!
-//! All functions are called with the session's lock held, or on the thread that is opening or closing a window. So
-//! only one thread at a time calls them.
+//! All functions are called with the lock on the session's state (the state of steps and windows) held, or on the
+//! thread that is opening or closing a window. So only one thread at a time calls them.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -38,8 +38,8 @@ lifecycle::global! {
     #[together(iterations)]
     static ENDED: AtomicU64 = AtomicU64::new(0);
 
-    /// The number of calls of each CUDA function, by row of the function table, that the counters in the
-    /// record's header already include.
+    /// The number of calls of each CUDA function that the counters in the record's header already include, by the
+    /// function's row in the table of CUDA calls (`tllmprof_calls::CALLS`).
     #[fork(reset)]
     static COUNTED: [AtomicU64; ROWS] = [const { AtomicU64::new(0) }; ROWS];
 }
@@ -276,9 +276,9 @@ pub fn wants_calls() -> bool {
     is_time
 }
 
-/// Updates the counters of CUDA calls. `calls` yields the number of calls that the process has made so far of
-/// each function, by row of the function table. New calls count for the window if one is open, otherwise for
-/// the time outside windows.
+/// Updates the counters of CUDA calls. `calls` yields the number of calls that the process has made so far of each
+/// function, in the order of the table of CUDA calls. New calls count for the window if one is open, otherwise for the
+/// time outside windows.
 pub fn count_calls(calls: impl Iterator<Item = u64>) {
     let Some(header) = space::header() else {
         return;

@@ -128,7 +128,7 @@ fn full(header: &HeaderBlock) -> Option<Guard<'static, VecDeque<Full>>> {
 }
 
 fn add(full: &mut VecDeque<Full>, header: &HeaderBlock, number: u32) {
-    // A chunk beyond the capacity is dropped from the list, because the list must not allocate.
+    // If the list has no capacity left, the chunk is not added and is never overwritten: the list must not allocate.
     if full.len() < full.capacity() {
         // The clock is read before the number of windows. So a window that is not counted in `windows` opens after
         // `filled`.
@@ -161,7 +161,7 @@ pub(crate) fn changes() -> u64 {
 }
 
 /// Makes the chunks that were filled after tick `since` belong to window number `windows`. Called when the iterations
-/// that were kept before this window become part of it, so that the window begins at `since`.
+/// that the flight recorder has kept become a window with this number, which begins at `since`.
 pub(crate) fn has_past(since: u64, windows: u64) {
     if is_on()
         && let Some(mut full) = FULL.lock_for(LOCK_TIMEOUT)
@@ -195,8 +195,8 @@ pub(crate) fn take() -> Option<Option<u32>> {
     };
     header.set(Counter::DroppedUntil, oldest.filled);
     header.set(Counter::WindowsDropped, oldest.windows);
-    // The snapshot is needed because a reader accepts only small increases of a counter since the last snapshot.
-    // `DroppedUntil` is a time, which may have grown by more.
+    // With the snapshot, a reader is sure to accept the new values. Without it, a reader accepts an increase of a
+    // counter only up to a limit, and `DroppedUntil` is a time, which may have grown by more.
     header.snapshot();
     fence(Ordering::SeqCst);
     Some(Some(oldest.number))
@@ -245,8 +245,8 @@ pub(crate) fn window_closes(threads: impl FnOnce() -> u64) {
     }
 }
 
-/// Returns the smallest suitable record size, in megabytes: each of `threads` threads has a chunk, and the
-/// same number of chunks remains for earlier windows.
+/// Returns the smallest suitable record size, in MiB: each of `threads` threads has a chunk, and the same number of
+/// chunks remains for earlier windows.
 const fn least_for(threads: u64) -> u64 {
     // Adds room for the header, and for the chunks with strings that stay as long as the record. These chunks take an
     // eighth of the record.

@@ -74,7 +74,7 @@ use state::{HAS_FAILED, IS_ON, IS_WANTED, Keeps};
 use tllmprof_platform::log;
 
 lifecycle::global! {
-    /// The function that [`at_launches`] has registered, which threads run at launches of GPU work.
+    /// The function that [`at_launches`] has registered, which threads run after launches of GPU work.
     #[fork(keep = "set once, at the first window")]
     static AT_LAUNCHES: OnceBox<fn()> = OnceBox::new();
 }
@@ -88,8 +88,9 @@ pub fn event(start: u64, duration: u64, what: What) {
     }
 }
 
-/// Records an NVTX range of the calling thread that began at tick `since` in the window with number `window`.
-/// If that window has closed, the range is recorded as ending with the window.
+/// Records a range or a function call of the calling thread that began at tick `since` in the window with number
+/// `window` and ends now. `what` returns the content of its event. If that window has closed, the event ends with the
+/// window. If another window has opened since then, nothing is recorded.
 pub fn ended(window: u32, since: u64, what: impl FnOnce() -> What) {
     let now = ticks();
     if ranges::is_kept(window)
@@ -132,8 +133,8 @@ pub fn latest(event: &Event) {
     }
 }
 
-/// Records a call that succeeded, like [`event`], in as few instructions as possible. Returns false without
-/// recording anything if the event cannot be written on the fast path.
+/// Records a call that succeeded, like [`event`], in as few instructions as possible. Returns false without recording
+/// anything if more has to be done, for example if the thread's chunk is full. The caller then calls [`call`].
 #[inline(always)]
 pub fn call_at_once(start: u64, until: u64, what: What) -> bool {
     // The end may be before the start, because the clock may jump backwards when a virtual machine
@@ -144,13 +145,13 @@ pub fn call_at_once(start: u64, until: u64, what: What) -> bool {
         && writers::write_at_once(&Event::new(start, took, what))
 }
 
-/// Registers `act`, which each thread runs at its first launch in a window, and from time to time after that. Only
-/// the first function that is registered is kept.
+/// Registers `act`, which a thread runs after each launch that it records with [`call`]. Launches that are recorded
+/// with [`call_at_once`] do not run it. Only the first function that is registered is kept.
 pub fn at_launches(act: fn()) {
     let _ = AT_LAUNCHES.set(Box::new(act));
 }
 
-/// Records a call that has returned, like [`event`]. After a launch of GPU work, also runs the function that
+/// Records a call that has returned, like [`event`]. If the call has launched GPU work, first runs the function that
 /// [`at_launches`] registered.
 pub fn call(start: u64, until: u64, failed: bool, what: What) {
     if is_keeping() {
@@ -195,8 +196,8 @@ pub fn planned_opens(settings: &Settings) {
     }
 }
 
-/// Ends the flight recorder, which keeps the latest iterations, unless `TLLMPROF_FLIGHT` asks for it. Called when the
-/// settings plan no window at all.
+/// Ends the flight recorder, which keeps the latest iterations, unless `TLLMPROF_FLIGHT` asks for it. Called when it is
+/// known that this process opens no planned window, because the settings select other ranks.
 pub fn plans_none(settings: &Settings) {
     planned_opens(settings);
     if settings.flight.is_none() {
@@ -205,7 +206,8 @@ pub fn plans_none(settings: &Settings) {
     watch::planned_has_closed(settings);
 }
 
-/// Returns the number of iterations outside windows that the record still holds when the process ends.
+/// Returns the number of iterations outside windows that the flight recorder has kept in the record. To be called when
+/// the process ends, after [`ends`].
 pub fn latest_left() -> u64 {
     flight::left()
 }

@@ -1,7 +1,7 @@
 //! The durations of the latest iterations, which can be queried from outside while the process runs.
 //!
-//! A thread stores a duration at the end of each iteration, with the session's lock held, or while it opens or closes a
-//! window. So there is only one writer at a time. The cost is one store per iteration.
+//! A thread stores a duration at the end of each iteration. It holds the lock on the session's state (the state of
+//! steps and windows), or it is opening or closing a window. So only one thread at a time stores a duration.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 
 use super::clock;
 
-/// The number of iterations whose durations are remembered: the latest ones.
+/// The number of the latest iterations whose durations are stored.
 const KEPT: usize = 128;
 
 lifecycle::global! {

@@ -38,8 +38,8 @@ pub fn host_name() -> OsString {
     OsString::from_vec(name)
 }
 
-/// Returns the path for this process: the template with its placeholders filled in, relative to the first
-/// working directory.
+/// Returns the path for this process: the template with its placeholders filled in. A relative path is resolved against
+/// the working directory when the library was loaded.
 pub(crate) fn fill(template: &PathTemplate, place: &Placeholders<'_>) -> PathBuf {
     let path = template.fill(place, |name| std::env::var_os(name));
     FOLDER

@@ -26,8 +26,8 @@ use tllmprof_sync::Guard;
 use tllmprof_sync::Lock;
 use tllmprof_sync::Published;
 
-/// The number of chunks in the first extent (a range of the file that is reserved in one go), which also
-/// holds the header. A process that opens no window needs no more.
+/// The number of chunks in the first extent (a range of the file that is reserved in one go), which also holds the
+/// header. A process that opens no window and keeps no iterations outside windows needs no more.
 const FIRST_CHUNKS: u32 = 1;
 /// The number of chunks in every extent but the first: 1 MiB.
 const CHUNKS_PER_EXTENT: u32 = 16;
@@ -52,7 +52,7 @@ struct Live {
     ready: AtomicU32,
     /// True if no more space can be reserved, so that the record does not grow any more.
     is_full: AtomicBool,
-    /// True if the helper thread was asked to reserve space and has not started yet.
+    /// True if a thread of the library was asked to reserve space ([`ASK`]) and has not started to do so yet.
     is_asked: AtomicBool,
     /// The number of reserved chunks when a thread last waited in vain for more; 0 if no thread has.
     stuck_at: AtomicU32,

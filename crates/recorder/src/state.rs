@@ -16,10 +16,10 @@ lifecycle::global! {
     #[fork(reset)]
     #[together(calls)]
     static KEPT: AtomicU8 = AtomicU8::new(0);
-    /// The reasons why a call must be inspected before it continues, as bits of the enum [`Looks`]. Usually
-    /// no bit is set, because a call is recorded only when it returns.
+    /// The reasons why an intercepted call must be inspected before the real function runs, as bits of the enum
+    /// [`Looks`]. Usually no bit is set, because the library records a call only when it returns.
     ///
-    /// The assembly code of the call wrappers reads this word.
+    /// On x86-64, the assembly code that handles intercepted calls reads this word.
     #[fork(keep = "the settings are the same, and the rest is stored where a window opens or an iteration begins")]
     #[together(calls)]
     pub static LOOKS: AtomicU32 = AtomicU32::new(Looks::Clock as u32);
@@ -117,7 +117,7 @@ pub fn is_keeping() -> bool {
     KEPT.load(Ordering::Acquire) != 0
 }
 
-/// The reasons to inspect a call before it continues.
+/// The reasons why an intercepted call must be inspected before the real function runs.
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub enum Looks {
@@ -125,11 +125,13 @@ pub enum Looks {
     GpuTimes = 1,
     /// The next wait for the GPU is to be measured, if the thread that runs the steps makes it.
     Wait = 2,
-    /// A trigger (a condition that opens a window) needs to know how long waits take.
+    /// The time of waits is summed, because a trigger (a condition that opens a window) or the search for steady
+    /// iterations needs it.
     Watch = 4,
     /// Scopes (open torch modules, NVTX ranges and marked functions) are being tracked.
     Scopes = 8,
-    /// Ticks cannot be read from the processor's counter, or the clock is not chosen yet.
+    /// The time at which a call begins must be read by Rust code, not by the assembly code: the processor's counter
+    /// cannot be used as the clock, or the clock is not chosen yet.
     Clock = 16,
 }
 

@@ -5,6 +5,7 @@ mod keep;
 mod used;
 
 use core::sync::atomic::AtomicU32;
+use core::time::Duration;
 use std::fs;
 use std::thread;
 
@@ -138,7 +139,8 @@ fn calls_are_kept_while_a_window_is_open() {
         capturing: false,
         stream,
     };
-    // The fast path refuses some events, such as one that ends a block of the chunk. So several attempts are made.
+    // `call_at_once` refuses some events, such as one that ends a block of the chunk. So the test makes several
+    // attempts.
     let mut is_at_once = false;
     let mut attempts = (0..100).map(|_| {
         let thread = on_a_thread(|| {
@@ -213,7 +215,8 @@ fn more_events_than_a_chunk_holds_go_into_the_next() {
 fn room_is_asked_for_again_after_a_helper_that_was_fast() {
     static ASKED: AtomicU32 = AtomicU32::new(0);
     let _record = record();
-    // In this test, `ask` reserves the space on the calling thread, before it returns.
+    // The helper of this test reserves the space at once, on the calling thread. The library's own helper lets another
+    // thread do it.
     set_helper(|| {
         ASKED.fetch_add(1, Ordering::Relaxed);
         make_room();
@@ -410,8 +413,8 @@ fn iterations_of_a_window_that_were_passed_over_count_as_dropped() {
         window_opens(5, false);
         iteration_begins(5, false);
         iteration_ends(true);
-        // Iterations 6 and 7 are skipped: in this test, the library learns of them only after
-        // iteration 8 has begun.
+        // The library misses iterations 6, 7 and 9: it sees only that iteration 8 begins after iteration 5 has ended,
+        // and that the window closes before iteration 10.
         iteration_begins(8, false);
         iteration_ends(true);
         window_closes(10);
@@ -475,8 +478,8 @@ fn counters_of_others_are_in_the_header() {
 #[test]
 fn events_of_a_writer_that_is_in_use_are_dropped_and_reported() {
     let record = record();
-    // First adds the number of events that other tests have dropped to the header's counter. Otherwise they would count
-    // as dropped by this test.
+    // The events that other tests have dropped are added to the header's counter first. Otherwise this test would count
+    // them.
     writers::count_dropped();
     let before = record.read().header.counter(Counter::EventsDropped);
     let thread = on_a_thread(|| {

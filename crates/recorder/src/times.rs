@@ -102,8 +102,8 @@ pub fn add(iteration: u64, took: u64) {
     TIMES.add(place_of(iteration), clock::ns(took));
 }
 
-/// Returns the durations by phase, leaving out phases in which no iteration has ended. Empty if there is no
-/// record.
+/// Returns the durations by phase, leaving out phases in which no iteration has ended. The result is empty if there is
+/// no record, or if the histograms changed during each attempt to read them.
 pub fn by_phase() -> Vec<TakenTimes> {
     let all = TIMES.read().into_iter().flatten();
     let was_any = |taken: &TakenTimes| taken.counts.iter().any(|count| *count > 0);

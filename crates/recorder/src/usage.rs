@@ -3,8 +3,9 @@
 //!
 //! Only one thread at a time measures at the end of an iteration: it holds the session's lock, or it is opening or
 //! closing a window. In most iterations, the measurement takes one system call. A full measurement takes one more
-//! system call, and a measured wait for the GPU takes two more. A full measurement and a measured wait occur only in
-//! one of [`MEASURE_EVERY`] iterations; unusual iterations also get a full measurement.
+//! system call, or two more if the thread was preempted. A measured wait for the GPU takes two more. A full measurement
+//! and a measured wait occur only in one of [`MEASURE_EVERY`] iterations; unusual iterations also get a full
+//! measurement.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::File;
@@ -48,17 +49,18 @@ lifecycle::global! {
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static TOOK: AtomicU64 = AtomicU64::new(0);
-    /// A thread's id, and its open file `/proc/self/task/N/schedstat`. The file stays open while that thread
-    /// makes the steps. Opening it each time would use up descriptor numbers that the host may expect to get.
+    /// A thread's id, and its open file `/proc/self/task/N/schedstat`. The file stays open while that thread makes the
+    /// steps. Opening the file for each measurement would each time take the lowest free descriptor number for a
+    /// moment, which the program may expect to get.
     #[fork(hold)]
     static FILE: Lock<Option<(u64, OwnFile)>> = Lock::new(None);
 
-    /// The processor time of the waiting thread, in nanoseconds, when the wait for the GPU that is being measured
-    /// began.
+    /// The waiting thread's processor time, in nanoseconds, at the start of the wait for the GPU that is being
+    /// measured.
     #[fork(keep = "stored where a window opens")]
     static RAN_BEFORE: AtomicU64 = AtomicU64::new(0);
-    /// The time, in nanoseconds, when the wait for the GPU that is being measured began; 0 if none is being
-    /// measured.
+    /// The start of the wait for the GPU that is being measured, in nanoseconds of `CLOCK_MONOTONIC`; 0 if no wait is
+    /// being measured.
     #[fork(keep = "stored where a window opens")]
     static WAITS_SINCE: AtomicU64 = AtomicU64::new(0);
     /// The number of iterations until a wait for the GPU is measured again.
@@ -99,7 +101,7 @@ const MEASURE_EVERY: u64 = 8;
 /// A full measurement is made if the thread was off its processor for more than one `OFF_DIVISOR`th of the
 /// iteration's duration.
 const OFF_DIVISOR: u64 = 64;
-/// A full measurement is also made if the iteration took longer than the one that was measured last, by more than
+/// A full measurement is also made if the iteration took longer than the one that was fully measured last, by more than
 /// one `LONGER_DIVISOR`th of that iteration's duration.
 const LONGER_DIVISOR: u64 = 8;
 
@@ -150,8 +152,9 @@ fn parse(schedstat: &[u8]) -> Option<u64> {
     str::from_utf8(words.nth(1)?).ok()?.parse().ok()
 }
 
-/// Called when the calling thread begins to wait for the GPU. Returns true if the wait is measured, so that
-/// the caller has to call [`wait_ends`].
+/// Called when the calling thread begins to wait for the GPU. Begins to measure the wait if one is to be measured and
+/// this thread runs the steps. Returns true if a wait is to be measured, even if another thread runs the steps. Then
+/// the caller has to call [`wait_ends`] after the wait.
 #[inline(always)]
 pub fn wait_begins() -> bool {
     let is_asked = looks_for(Looks::Wait);
@@ -216,8 +219,8 @@ fn of_waits() -> (u64, u64) {
     (ran, took)
 }
 
-/// Discards the measurements of waits, because another thread runs the steps now and may wait in a different way
-/// (spin or sleep).
+/// Discards the measurements of waits. Called when a window opens, and when another thread runs the steps, because that
+/// thread may wait in a different way (spin or sleep).
 fn forget_waits() {
     for part in [&RAN_IN_WAITS, &WAITED, &LAST[0], &LAST[1], &PASS] {
         part.store(0, Ordering::Relaxed);
@@ -268,8 +271,9 @@ const fn is_alike(ran: u64, took: u64, since: u64, usual: u64) -> bool {
         && took <= usual.saturating_add(usual / LONGER_DIVISOR)
 }
 
-/// Returns the resources that the calling thread has used since its last full measurement. Each entry has a
-/// kind of resource, nanoseconds, and a count.
+/// Returns the resources that the calling thread has used since its last full measurement, and begins a new
+/// measurement. The processor time is counted only from the latest iteration's end, because it is measured in each
+/// iteration. Each entry has a kind of resource, nanoseconds, and a count.
 fn taken(now: ThreadUsage) -> [(Used, u64, u64); 4] {
     let [ran, in_kernel, left, preempted, faults, disk, delayed] =
         SO_FAR.each_ref().map(|part| part.load(Ordering::Relaxed));

@@ -34,7 +34,8 @@ lifecycle::global! {
     /// Writers that are allocated but have never been assigned to a thread.
     #[fork(by = in_child)]
     static SPARE: Spare<Writer> = Spare::none();
-    /// The number of events lost because no writer could be allocated, or because the writer was in use.
+    /// The number of lost events that no [`Writer`] counts: events of threads that got no writer, and those that
+    /// [`lose`] was called for.
     #[fork(reset)]
     static LOST: AtomicU64 = AtomicU64::new(0);
 }
@@ -51,8 +52,8 @@ pub struct Writer {
     /// True while the thread is writing an event. Events from the thread's signal handlers are dropped
     /// meanwhile.
     is_busy: AtomicBool,
-    /// The index of the stream that the thread last launched into. A hint that makes the next look-up faster:
-    /// the stream may no longer exist.
+    /// The index of the stream that the thread last launched into. It is only a hint that makes the next look-up
+    /// faster, because the stream may no longer exist.
     pub launched: Cell<u8>,
     thread: Cell<u32>,
     /// The writer into the thread's chunk; `None` before the first event.
@@ -68,8 +69,8 @@ pub struct Writer {
     is_named: Cell<bool>,
     /// The number of the chunk that the writer writes into.
     chunk: Cell<u32>,
-    /// The generation in which the chunk was begun. [`reuse`] compares generations to decide which chunks may be
-    /// overwritten.
+    /// The result of [`reuse::generation`] when the chunk was begun, or [`reuse::OF_WINDOWS`] if the chunk holds events
+    /// of a window. By this number, [`reuse`] decides whether the chunk may be overwritten.
     generation: Cell<u64>,
     /// The number of uses in a row that were refused because the writer was busy.
     refused: Cell<u32>,
@@ -79,7 +80,7 @@ pub struct Writer {
     dropped: AtomicU64,
     /// The pushed ranges that are open on this thread; `None` before the first.
     open: ThreadOnly<Option<&'static mut Ranges>>,
-    /// The next writer in the list of writers that no thread uses.
+    /// The next writer in the list [`SPARE`].
     next: Published<Writer>,
     /// The number of driver calls for GPU times that the thread is in now.
     pub timing: AtomicU32,
@@ -167,8 +168,8 @@ pub(crate) fn write_latest(event: &Event) -> bool {
     }
 }
 
-/// Writes an event that belongs to a window, even if no window is open now. If none is open, the flight recorder does
-/// not overwrite the event's chunk.
+/// Writes an event that belongs to a window, even if no window is open now. The flight recorder does not overwrite the
+/// event's chunk.
 pub(crate) fn write_late(event: &Event) -> bool {
     if !reuse::is_wanted() {
         return write(event);
@@ -347,7 +348,8 @@ impl Writer {
         }
     }
 
-    /// Prepares the writer for a new thread, which continues to fill the chunk that an ended thread has left.
+    /// Prepares the writer for a new thread. If an ended thread has left the writer, the new thread continues to fill
+    /// its chunk.
     fn begin_thread(&self, thread: u32) {
         self.thread.set(thread);
         self.is_named.set(false);
@@ -453,8 +455,8 @@ pub(crate) fn take_timed() -> u64 {
         .sum()
 }
 
-/// Returns the number of writers in use: one for each thread that has written and has not passed its writer
-/// on to another.
+/// Returns the number of writers that have been assigned to threads. An ended thread's writer counts, too, until it is
+/// assigned to another thread; a writer counts only once.
 pub(crate) fn count() -> u64 {
     all().count() as u64
 }

@@ -7,7 +7,7 @@
 //! ([`Report::json`]).
 //!
 //! Each analysis has a folder. The folder computes the analysis's figures and defines their keys in the JSON, their
-//! lines of text and their rows in a comparison. The page and exports print the same figures.
+//! lines of text and their rows in a comparison. The HTML page and the exports show the same figures.
 
 #![forbid(unsafe_code)]
 

@@ -100,7 +100,8 @@ def table(rows, layer, dtype, device):
         made = chosen(count, layer.experts, layer.top_k, layer.groups, layer.top_groups)
         if dtype is not None:
             made = torch.full((count, layer.experts), _LOW, dtype=torch.float32, device="cpu").scatter_(1, made, _HIGH)
-            # Prepare the table of experts, too: a captured graph compares its choices with it.
+            # Prepare the table of the chosen experts, too, because a captured graph compares its choices with that
+            # table.
             if _counts:
                 table(rows, layer, None, device)
         made = made.to(dtype or made.dtype).to(device)

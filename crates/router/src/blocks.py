@@ -124,7 +124,7 @@ def attach(parent, name):
         layer.by_logits = groups <= 1
         gate.register_forward_hook(Hook(_linear))
         _watch(parent, layer)
-        # Before torch 2.6, the dispatch mode of `_stand_in_block` breaks the graph of
+        # Before torch 2.6, the function mode (`_Choice`) that `_stand_in_block` adds breaks the graph of
         # torch.compile, so the block is not changed.
         if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6):
             parent.__dict__["_tllmprof"] = gate.__dict__["_tllmprof"]

@@ -1,5 +1,5 @@
-# Balances the routers of engines in which a router is not a module. The logits are replaced at the function to which
-# the engine's routing code passes them.
+# Balances the routers of engines in which a router is not a torch module. The logits are replaced when the engine's
+# routing code passes them to the function that takes them.
 
 
 class _Point:
@@ -101,8 +101,8 @@ _POINTS = [
     _Point(_SGLANG + "fused_moe_triton.layer", "FusedMoE", ("forward",), _SELECT, _sglang, renumbers=True),
     _Point(_SGLANG + "ep_moe.layer", "EPMoE", ("forward",), _SELECT, _sglang, renumbers=True),
 ]
-# The last module that each engine loads. Once this module is loaded, the classes that `_POINTS` names exist, if the
-# engine's release has them.
+# For each engine, a module that is loaded late. If none of the engine's points could be hooked once this module is
+# loaded, a warning says that the engine's routers stay as they are.
 _LAST = {"vllm": _VLLM + "layer", "sglang": _SGLANG + "fused_moe_triton.layer"}
 # For each engine: None if its routers could be hooked, otherwise the reason why they could not.
 _lacks = {}

@@ -1,10 +1,11 @@
 //! Replaces the routers of mixtures of experts by balanced ones (`ENABLE_PERFECT_ROUTER`).
 //!
-//! Python code in the program does the replacement. It runs as a separate module, as soon as torch's modules can be
-//! watched. Its source files are concatenated: `balance.py` (chooses the experts, in a table), `operators.py` (replaces
-//! a gate's results), `proof.py` (proves that a layer uses the experts of the table), `engines.py` (for engines whose
-//! routers are not modules), `blocks.py` (for transformers and similar models) and `ranks.py` (for ranks that have
-//! different tokens). Nothing is written to disk, and nothing happens if torch is not imported.
+//! Python code in the program does the replacement. It runs as a separate module, as soon as the creation of torch's
+//! modules can be hooked. Its source files are concatenated: `balance.py` (makes tables of logits that choose balanced
+//! experts), `operators.py` (replaces a gate's results), `proof.py` (proves that a layer uses the experts of a table),
+//! `engines.py` (for engines whose routers are not modules), `blocks.py` (for transformers and similar models) and
+//! `ranks.py` (for ranks that have different tokens). Nothing is written to disk, and nothing happens if torch is not
+//! imported.
 
 #[cfg(test)]
 #[path = "../../../tests/common/skipped.rs"]
@@ -45,7 +46,7 @@ const SOURCE: &CStr = match CStr::from_bytes_with_nul(
     Err(_) => panic!("a NUL in the router's source"),
 };
 
-/// The environment variable that enables TensorRT-LLM's perfect router, which works only for the models of
+/// The environment variable that also enables TensorRT-LLM's own perfect router, which works only for the models of
 /// TensorRT-LLM.
 const OWN_SWITCH: &str = "ENABLE_PERFECT_ROUTER";
 

@@ -1,5 +1,5 @@
-# The operators that replace a gate's results. These operators are opaque to torch.compile, because otherwise it would
-# see that the gate's work is not used, and remove it.
+# The operators that replace a gate's results. They are opaque to torch.compile. Otherwise torch.compile would see that
+# the results of the gate are not used, and would remove the gate's work.
 
 # Three numbers for each layer on each device. The operators read and write these numbers when they run, so one
 # captured graph can run both the learned and the balanced router. The numbers are: whether the router is balanced; how

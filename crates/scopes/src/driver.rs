@@ -1,6 +1,5 @@
-//! Calls of driver functions that report on captures and graphs. While a stream is captured, only
-//! these driver functions are called: the driver allows them in every capture mode, and they
-//! neither change anything nor wait.
+//! Calls of driver functions that report on captures and graphs. The driver allows these calls in every capture mode,
+//! and they neither change anything nor wait. So the library also makes them while a stream is captured.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;

@@ -21,8 +21,7 @@ const LOOKS: u32 = 16;
 /// keeps 128 MiB below it free, so nothing else is mapped within this size.
 const GROWS: usize = 64 << 20;
 
-/// An open scope of a thread. It belongs to a domain, such as that of native calls. Each domain opens and closes its
-/// scopes like a stack.
+/// An open scope of a thread. It belongs to a domain (a separate stack of scopes), such as that of native calls.
 pub(crate) struct OpenScope {
     pub domain: Cell<usize>,
     pub path: Cell<u32>,
@@ -78,8 +77,8 @@ impl OpenScope {
 pub(crate) struct NativeCalls {
     /// Number of open scopes of the thread that are native calls.
     pub open: Cell<usize>,
-    /// True if a native call could not be stored because too many scopes were open, and no native call has ended
-    /// since.
+    /// True if a native call could not be stored, for example because too many scopes were open or the call is on
+    /// another stack, and no native call has ended since.
     pub is_over_full: Cell<bool>,
     /// The start and end of the thread's stack; both 0 until they are looked up.
     stack: [Cell<usize>; 2],

@@ -41,7 +41,7 @@ struct ProgramGraph {
     nodes: Nodes,
     /// The nodes that contain graphs, each with the handles of the graphs inside it.
     inner: Vec<(usize, Vec<usize>)>,
-    /// True until the capture that creates the graph has ended.
+    /// True until the graph's capture has ended, or until the graph has been instantiated or copied.
     is_open: bool,
     is_full: bool,
 }
@@ -191,8 +191,8 @@ pub fn cloned(clone: usize, original: usize) {
     with(|graphs| graphs.copy(clone, original, shape.as_ref()));
 }
 
-/// Called after the program updated the executable graph `exec` from `graph`. A scope of `exec` stays known only if
-/// `graph` has the same scope for the node.
+/// Called after the program updated the executable graph `exec` from `graph`. The scope of a node of `exec` stays
+/// known only if the node has the same scope in `graph`.
 pub fn updated(exec: usize, graph: usize) {
     let shape = shape(graph);
     with(|graphs| {
@@ -480,7 +480,7 @@ impl Graphs {
         of
     }
 
-    /// Returns a graph that lies inside another graph, or the reason why its nodes are not known.
+    /// Returns the known nodes of `inner`, a graph inside another graph, or the reason why its nodes are not known.
     fn within(&mut self, inner: &Inner) -> Result<Arc<CapturedGraph>, GraphState> {
         match self.instantiate(inner.graph, Some(&inner.shape)) {
             GraphOrigin::Captured(captured) => Ok(captured),

@@ -97,9 +97,10 @@ pub fn judge(replayed: &Replayed) {
 
 /// Returns the first node that ran a different kernel than the capture has, or `None` if all match.
 ///
-/// A replay gives the kernel's name, but a capture gives the handle of its function. Drivers for CUDA 12.3 and later
-/// return the name of that function. With older drivers, this name is unknown, so only one thing is checked: that all
-/// kernels of one function have the same name.
+/// The grids of both kernels are compared, and their names as far as possible. A replay gives the kernel's name, but a
+/// capture gives the handle of its function. Drivers for CUDA 12.3 and later return the name of that function. With
+/// older drivers, this name is unknown. Then the names from the replay are compared with each other: all kernels of
+/// one function must have the same name.
 pub(crate) fn difference(
     captured: &CapturedGraph,
     kernels: &[(u32, Option<Kernel>)],

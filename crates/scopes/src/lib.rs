@@ -7,7 +7,7 @@
 //! while a stream is captured, and [`added`] stores the nodes that the program adds with explicit
 //! calls. [`graphs`] follows graphs from the creation of their nodes to their launches. [`judge`]
 //! compares the kernels of a replay with the kernels of the capture, and writes the result. A replay
-//! itself costs nothing extra. If the variable is not set, no scopes are stored.
+//! itself costs nothing extra. If `TLLMPROF_LAYERS` is not set, no scopes are stored.
 
 mod added;
 mod capture;

@@ -25,7 +25,7 @@ pub enum Made {
     Work,
 }
 
-/// A node of a captured graph. A node takes only 32 bytes, because there are many nodes.
+/// A node of a captured graph. There may be very many nodes, so a node takes only 32 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Node {
     /// The library did not see the call that created the node.
@@ -75,9 +75,9 @@ impl Node {
     }
 }
 
-/// A graph that was captured, with its nodes in the order of CUPTI's numbers. The graph's own nodes
-/// come first, in the order of capture. The nodes of each graph inside its nodes follow, including
-/// nested graphs (observed on an H200, driver 580, CUDA 13.0).
+/// A graph that was captured. Its nodes are in the order of the numbers that CUPTI gives to them: the graph's own
+/// nodes come first, in the order of capture. The nodes of each graph inside these nodes follow, including those of
+/// graphs that are nested deeper (observed on an H200, driver 580, CUDA 13.0).
 #[derive(Debug)]
 pub(crate) struct CapturedGraph {
     /// The graph's number in the record; 0 until the graph gets one.

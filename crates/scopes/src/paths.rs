@@ -16,7 +16,7 @@ use tllmprof_sync::hash::MIX;
 /// Maximum number of paths that are stored. A model of 100 layers needs some thousands of paths.
 const PLACES: usize = 1 << 15;
 /// Maximum number of entries that are examined for a path, from the first one that its hash selects. If none of these
-/// is free, the path counts as unknown.
+/// holds the path or is free, the path counts as unknown.
 const REACH: usize = 32;
 
 /// The number of the empty path, which means that no scope is open.
@@ -66,8 +66,8 @@ fn hash(parent: u32, name: &[u8]) -> u64 {
     mix(hash, last).max(1)
 }
 
-/// Returns the number of the path that consists of the path `parent` followed by `name`, or
-/// [`UNKNOWN`] if the table is full.
+/// Returns the number of the path that consists of the path `parent` followed by `name`, or [`UNKNOWN`] if this path
+/// cannot be stored. If `name` is empty, returns `parent`.
 pub(crate) fn within(parent: u32, name: &[u8]) -> u32 {
     let name = name.get(..recorder::LONGEST).unwrap_or(name);
     if parent == UNKNOWN || name.is_empty() {
@@ -115,8 +115,9 @@ pub(crate) fn name(path: u32) -> Option<&'static [u8]> {
     Some(place(path)?.name.get()?.text())
 }
 
-/// Returns a stamp: this process's id, and the current era of the strings in its record. A new era begins with no
-/// strings. While the stamp is the same, data that were written to the record are still in it.
+/// Returns a stamp: this process's id, and the current era of its record. The era is a number that changes when the
+/// record loses strings that were written to it. While the stamp is the same, data that were written are still in the
+/// record.
 pub(crate) fn stamp() -> u64 {
     u64::from(ids::process().cast_unsigned()) << 32 | u64::from(recorder::era())
 }

@@ -40,8 +40,8 @@ lifecycle::global! {
 lifecycle::global! {
     stage: Session;
 
-    /// True if the process uses CUDA. The session's state has the same flag, but reading it there requires a
-    /// lock.
+    /// True if the process uses CUDA. The session's state has the same flag, but a thread must lock the state to read
+    /// that flag.
     #[fork(reset)]
     pub static USES_CUDA: AtomicBool = AtomicBool::new(false);
 }
@@ -59,7 +59,7 @@ pub fn records_ranges(settings: &Settings) -> bool {
 
 /// Returns true if iterations have to be counted: for windows, for the record, or for a tool that receives NVTX ranges
 /// of iterations. Also returns true if a warning has to be logged: the settings ask for a check whether the process is
-/// stuck, but no part of the library makes this check.
+/// stuck, but the process was not started by `tllmprof run`, which makes this check.
 pub fn has_work(settings: &Settings) -> bool {
     settings.may_open_windows()
         || settings.is_unwatched
@@ -135,14 +135,14 @@ fn is_read(name: &[u8]) -> bool {
     name.starts_with(b"TLLM") || others.iter().any(|other| name == other.as_bytes())
 }
 
-/// Decides whether the library has work to do. Called when a CUDA function is first looked up or called. Another
-/// preloaded profiler, if there is one, has certainly set its environment variables by then.
+/// Decides whether the library has work to do. Called when a CUDA function is first looked up or called. If another
+/// profiler is preloaded, it has set its environment variables by then.
 #[cold]
 fn decide() -> u8 {
     let has_tool = || environment::has(|name| name == injection::VARIABLE.as_bytes());
     if READ.get().is_none() && !is_asked() && !has_tool() {
-        // Without an environment, the C library is not initialised yet. The decision is then made again at the next
-        // call.
+        // As long as the C library is not initialised, the process has no environment. Then the decision is not
+        // stored, and is made again at the next call.
         if environment::is_there() {
             STATE.store(IDLE, Ordering::Relaxed);
         }
@@ -162,8 +162,8 @@ pub fn is_active() -> bool {
     state() == ACTIVE
 }
 
-/// Called when the process uses CUDA. On the first call, logs the messages about the environment
-/// variables.
+/// Called when the process looks up or calls a CUDA function. On the first call, logs the messages about the
+/// environment variables.
 pub fn touched() {
     if HAS_SAID.load(Ordering::Relaxed)
         || !environment::is_there()

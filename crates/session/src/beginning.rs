@@ -1,5 +1,5 @@
-//! Actions that run once, when the process begins to use CUDA, or when the function or range that the rule
-//! for a step names is first seen.
+//! Actions that run once when the session begins: at the process's first CUDA call, or when a window is due in a
+//! process that has only loaded the CUDA driver. Also holds the function that runs when the process exits.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,14 +18,14 @@ lifecycle::global! {
     static AT_EXIT: OnceBox<extern "C" fn()> = OnceBox::new();
 }
 
-/// Registers `act` to run when the process exits. `act` runs before the exit handlers that the driver registered
-/// when it was initialised.
+/// Stores `act`, the function that runs when the process exits. [`begin`] registers it, so that it runs before the
+/// exit handlers that the driver registered when it was initialised.
 pub(crate) fn at_exit(act: extern "C" fn()) {
     let _ = AT_EXIT.set(Box::new(act));
 }
 
-/// Runs the actions that are due when the process begins to use CUDA. Called once, with no lock held, because a
-/// profiler that this function starts may make CUDA calls itself.
+/// Runs the actions that are due when the session begins. Called once, with no lock held, because a profiler that this
+/// function starts may make CUDA calls itself.
 pub(crate) fn begin(settings: &'static Settings) {
     mind_exit();
     let _uncancelled = Uncancelled::new();
@@ -47,7 +47,7 @@ pub(crate) fn begin(settings: &'static Settings) {
     uncounted(&mut || {
         sink().start(settings);
         if settings.when.is_some() {
-            // Some CUDA calls may have come before the settings were read. So the hooks could not know until now that
+            // Some CUDA calls may have come before the settings were read. At that time the hooks did not know that
             // calls must be recorded.
             doors().record_calls();
         }

@@ -177,8 +177,8 @@ fn begin(mut guard: Guard<'static, Option<SessionState>>, begun: Begun, facts: B
     }
 }
 
-/// Begins a stretch of time if one is due. As long as no step is known, the library records such stretches in place
-/// of iterations. Called at a CUDA call that did not begin an iteration for certain.
+/// Begins a stretch of time if one is due. As long as no step is known, the library records such stretches in place of
+/// iterations. Called at a CUDA call that begins no iteration, or one of which the learner is not certain.
 fn look_for_span(mut guard: Guard<'static, Option<SessionState>>) {
     let Some(state) = guard.as_mut().filter(|state| state.wants_span()) else {
         return;

@@ -12,8 +12,9 @@ lifecycle::global! {
     /// True if the current window on demand has its own condition on batches.
     #[fork(reset)]
     pub static HAS_CONDITION: AtomicBool = AtomicBool::new(false);
-    /// True if a window of steady iterations (iterations of similar duration) is open or will open. Such a
-    /// window ignores batches without requests.
+    /// True if data about each iteration are needed to open or close a window: to find steady iterations (iterations
+    /// of similar duration), or to measure until the window's figures are precise enough. Iterations whose batch has
+    /// no requests or tokens do not count in this.
     #[fork(reset)]
     pub static SEARCHES: AtomicBool = AtomicBool::new(false);
 }
@@ -37,7 +38,7 @@ pub fn counts_drafts() -> bool {
     })
 }
 
-/// A window that was requested while the process runs. The value exists from the moment when the request is accepted.
+/// A window that was requested while the process runs, with its settings and its progress.
 pub(crate) struct Demand {
     pub condition: Option<Condition>,
     pub kernels: Option<u64>,

@@ -168,8 +168,8 @@ struct Sought {
 }
 
 impl LoadedModules {
-    /// Searches for all modules and symbols in one walk over the loaded libraries. Reads no file during the
-    /// walk, because other threads may be waiting for the dynamic loader's lock.
+    /// Searches for all modules and symbols in one walk over the loaded libraries. The dynamic loader's lock is held
+    /// during the walk, and other threads may wait for it. So the walk reads no file.
     fn look_for(what: impl Iterator<Item = Seen>) -> Self {
         let sought = |what| Sought {
             what,

@@ -34,9 +34,10 @@ const STATE_TIMEOUT: Duration = Duration::from_secs(1);
 /// A request for a window in the running process.
 #[derive(Debug, Default)]
 pub struct WindowRequest {
-    /// The number of the window's first iteration, which must not have begun; `None` for the next iteration.
+    /// The number of the window's first iteration, which must not have begun. `None` if the window begins with the
+    /// next iteration, or later if `delay` is set.
     pub first: Option<u64>,
-    /// The number of iterations to skip before the window begins.
+    /// The number of iterations to skip before the window begins. Has no effect if `first` is set.
     pub delay: u64,
     /// The number of iterations in the window; `None` for a window that stays open until it is stopped.
     pub iterations: Option<u64>,
@@ -56,7 +57,8 @@ pub struct WindowRequest {
 /// The reason why a request for a window is refused.
 #[derive(Clone, Copy, Debug)]
 pub enum WindowRefusal {
-    /// The process is ending, or it does not use CUDA, so there is no session.
+    /// There is no session, because the process is ending or does not use CUDA, or the session's state could not be
+    /// locked in time.
     NoSession,
     /// The library was attached to the running process and has been detached again.
     Detached,
@@ -178,7 +180,8 @@ fn lock() -> Option<Guard<'static, Option<SessionState>>> {
     guard.as_ref().is_some_and(is_there).then_some(guard)
 }
 
-/// Requests a window, and returns its iterations. The request is refused if another window is open or requested.
+/// Requests a window, and returns its iterations. The request is refused if the window conflicts with another one, or
+/// if its first iteration has already begun.
 ///
 /// # Errors
 /// Returns the reason for the refusal.
@@ -336,7 +339,8 @@ pub fn close_idle() {
     }
 }
 
-/// Returns the state of the process; `None` if it is ending.
+/// Returns the state of the process; `None` if the process is ending or does not use CUDA, or if the session's state
+/// could not be locked in time.
 pub fn status() -> Option<ProcessStatus> {
     let mut guard = lock()?;
     let state = guard.as_mut()?;
@@ -357,15 +361,14 @@ pub fn status() -> Option<ProcessStatus> {
     Some(status)
 }
 
-/// Returns the progress of the latest window on demand; `None` if there was none, or if the process is
-/// ending.
+/// Returns the progress of the latest window on demand; `None` if there was none, or if there is no session.
 pub fn progress() -> Option<DemandProgress> {
     let guard = lock()?;
     Some(guard.as_ref()?.demand.as_ref()?.progress)
 }
 
 /// Returns the progress of the open window or, if none is open, of the window that closed last. This may be a planned
-/// window or one on demand. Returns `None` if the process is ending.
+/// window or one on demand. Returns `None` if there is no session.
 pub fn planned_progress() -> Option<DemandProgress> {
     let guard = lock()?;
     let state = guard.as_ref()?;

@@ -1,10 +1,10 @@
 //! Finds the rank of the process in its distributed job, and the source of the rank.
 //!
-//! The sources, in order: environment variables, which engines set late; the Python interpreter
-//! (`torch.distributed`, or the rank that an engine gave its worker); NCCL communicators. Communicators
-//! describe groups, and a process may be in several groups, so they define the rank only if there is exactly
-//! one communicator. As long as the rank is not known, it is looked up whenever an iteration is about to begin. No lock
-//! is held during this search.
+//! The sources, in order: environment variables, which engines set late; the Python interpreter (`torch.distributed`,
+//! or the rank that an engine gave its worker); NCCL communicators. Communicators describe groups, and a process may
+//! be in several groups, so they define the rank only if there is exactly one communicator. The rank is looked up when
+//! a window opens or closes. While a window waits for the rank, it is looked up whenever an iteration is about to
+//! begin. No lock is held during this search.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

@@ -38,8 +38,9 @@ pub(crate) fn look(state: &mut SessionState, begun: Begun) {
 }
 
 impl SessionState {
-    /// Returns true if a kernel sample may begin with this iteration. It may not if the sample would conflict with a
-    /// planned or requested window.
+    /// Returns true if a kernel sample may begin with this iteration. It may not during a stream capture, while
+    /// another thread switches windows, for an iteration that the condition on batches excludes, or on a rank that
+    /// opens no windows. Whether the sample conflicts with another window is checked elsewhere, by the schedule.
     fn may_sample(&self, iteration: u64) -> bool {
         let ranks = self.settings.ranks.as_ref();
         let is_other = |number| ranks.is_some_and(|ranks| !ranks.contains(number));

@@ -210,8 +210,8 @@ impl SessionState {
         })
     }
 
-    /// Returns the first limit of the cell (a counter with a limit) in which thread number `thread` counts `what`. The
-    /// limit is 0 before the process uses CUDA, so that the first CUDA call is examined.
+    /// Returns the first limit of the cell (a counter with a limit) in which thread number `thread` counts `what`.
+    /// Before the process uses CUDA, the limit of a CUDA call is 0, so that the first CUDA call is examined.
     pub(crate) fn first_limit(&self, what: Counted, thread: u32) -> u64 {
         if self.uses_cuda || what.is_by_name() {
             self.counter.first_limit(what, thread)
@@ -362,10 +362,11 @@ impl SessionState {
         }
     }
 
-    /// Returns true if the rank has to be looked up at `point`: when a window opens or closes, and at each iteration
-    /// while a window waits for the rank. The rank is not looked up earlier, because engines set it late. But if only
-    /// some ranks open windows, the rank is looked up from the first iteration on, because Python may need time to
-    /// answer.
+    /// Returns true if the rank has to be looked up at `point`, although no window may open or close there. Engines
+    /// set the rank late, so it is usually looked up only when a window opens or closes. There are three exceptions.
+    /// If only some ranks open windows, the rank is looked up at the first iteration, because Python may need time to
+    /// answer. If a status request asked for the rank, it is looked up at the next iteration. While a window waits for
+    /// the rank, it is looked up at each iteration.
     pub(crate) fn asks_rank_at(&self, point: Point) -> bool {
         match (self.rank, point) {
             (Rank::Known(_), _) => false,

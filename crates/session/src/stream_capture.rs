@@ -26,7 +26,8 @@ lifecycle::global! {
     #[fork(reset)]
     #[together(calls)]
     static UNDER_WAY: AtomicI32 = AtomicI32::new(0);
-    /// 1 if the library is about to wait for the device, which would invalidate a capture in progress.
+    /// 1 while the library is about to wait, or waits, for the device. If a capture is in progress when the wait
+    /// begins, the wait invalidates the capture.
     #[fork(reset)]
     static DRAINING: AtomicU32 = AtomicU32::new(0);
 }

@@ -409,12 +409,12 @@ fn redirect(to: &impl AsRawFd) {
     log::redirected(2);
 }
 
-/// Makes a successful driver call on the calling thread, and reports it to the session as the hooks do.
+/// Simulates a successful driver call of the calling thread: reports it to the session as the hooks do.
 fn call(call: Call) {
     call_with(call, &[0], true);
 }
 
-/// Makes a driver call with these arguments. `succeeds` is false if the driver refuses the call.
+/// Simulates a driver call with these arguments. `succeeds` is false if the driver refuses the call.
 fn call_with(call: Call, args: &[usize], succeeds: bool) {
     // A call from within another intercepted call is not reported, because it is part of the outer
     // call.
@@ -450,27 +450,27 @@ fn call_with(call: Call, args: &[usize], succeeds: bool) {
     }
 }
 
-/// Makes `count` successful calls of the CUDA function `what` on the calling thread.
+/// Simulates `count` successful calls of the CUDA function `what` on the calling thread.
 fn calls(count: usize, what: Call) {
     (0..count).for_each(|_| call(what));
 }
 
-/// Begins an NVTX range or a Python function that the rule names. Returns the number of the iteration that
-/// ends together with the range or function, if there is one.
+/// Simulates the beginning of an NVTX range or a Python function that the rule names. Returns the number of the
+/// iteration that ends together with the range or function, if there is one.
 fn begins(what: Counted) -> Option<u64> {
     let ends = by_name::count(what).then(|| by_name::ask(what)).flatten();
     goes_on();
     ends
 }
 
-/// Begins and ends a range or a Python function that the rule names.
+/// Simulates a whole NVTX range, or a whole call of a Python function, that the rule names.
 fn passes(what: Counted) {
     if let Some(iteration) = begins(what) {
         by_name::has_ended(iteration);
     }
 }
 
-/// Makes a step whose batch decodes `tokens` requests, one token each.
+/// Simulates a step whose batch decodes one token for each of `tokens` requests.
 fn decodes(tokens: u32) {
     let facts = condition::BatchFacts {
         requests: Some(tokens),
@@ -484,7 +484,7 @@ fn decodes(tokens: u32) {
     goes_on();
 }
 
-/// Runs a native function that the rule names, and reports it to the session as its hook does.
+/// Simulates a call of a native function that the rule names: reports it to the session as its hook does.
 fn runs_named() {
     let Some(inside) = Inside::enter() else {
         return;

@@ -34,8 +34,8 @@ pub(crate) fn look(state: &mut SessionState, begun: Begun, facts: BatchFacts, sp
         first,
         last: Some(first.saturating_add(watch.steps() - 1)),
     };
-    // If the trigger's window conflicts with a planned window, it is not opened: the planned window captures these
-    // iterations anyway.
+    // If the trigger's window overlaps a planned window, the schedule refuses it. Then nothing is opened here: the
+    // planned window captures at least some of these iterations.
     if state.schedule.demand(window).is_ok() {
         state.counter.keep_counting();
         if state.recording == Recording::OnDemand {

@@ -1,5 +1,5 @@
-//! The traits through which the session acts on profilers, hooks and Python. The library's top-level crate
-//! implements and connects (wires) them.
+//! The traits through which the session acts on profilers, hooks and Python. Other crates implement the traits, and
+//! the library's top-level crate connects (wires) the implementations with the session.
 
 use core::fmt::{self, Display};
 
@@ -59,8 +59,8 @@ pub struct SessionFacts<'a> {
 
 /// The sink: carries out what windows and iterations require of profilers, NVTX ranges and the record.
 ///
-/// Only one thread at a time calls these methods. No lock of the session is held where a method may take long
-/// ([`Sink::start`], [`Sink::begin_record`], [`Sink::switch`], [`Sink::finish`]).
+/// The methods that may take long ([`Sink::start`], [`Sink::begin_record`], [`Sink::switch`], [`Sink::finish`]) are
+/// called by one thread at a time, and no lock of the session is held meanwhile.
 pub trait Sink: Sync {
     /// Returns true if the settings ask for a record.
     fn wants_record(&self) -> bool;
@@ -92,8 +92,8 @@ pub trait Sink: Sync {
     /// Sets the record's counters of calls. `counts` yields the number of calls of each row of
     /// [`CALLS`](tllmprof_calls::CALLS), in the order of the rows.
     fn count_calls(&self, counts: &mut dyn Iterator<Item = u64>);
-    /// Called when the calling thread begins an iteration, if the settings have a condition on times. Returns the
-    /// time of the previous iteration by cause, such as waits for the GPU.
+    /// Returns the time of the previous iteration by cause, such as waits for the GPU, and resets the sums. Called on
+    /// the thread that begins or ends an iteration, if windows open by a trigger or once iterations are steady.
     fn take_spent(&self) -> Spent;
     /// Returns true if something has to be started or stopped at `point` although no window opens or closes there,
     /// such as the recording of kernels.
@@ -129,10 +129,11 @@ pub trait Doors: Sync {
     /// Intercepts the CUDA runtime's functions for `calls`, in addition to the driver's functions. Stops
     /// intercepting the other functions of the runtime, whose calls are seen at the driver.
     fn attend(&self, calls: CallSet);
-    /// Makes the hooks see driver calls return, so that these calls can be recorded whenever a window is open.
+    /// Updates the hooks, so that the library sees those driver calls return that have to be recorded or timed from
+    /// now on.
     fn record_calls(&self);
-    /// Adapts the hooks after the number of stream captures in progress has changed, because more of the driver's calls
-    /// may have to be recorded during a capture.
+    /// Updates the hooks after the number of stream captures in progress has changed. During a capture, the library
+    /// may have to see those driver calls return that add nodes to a graph.
     fn captures(&self) {}
     /// Logs in which way the functions that the rule names are hooked.
     fn report_named(&self);
@@ -145,13 +146,13 @@ pub trait Doors: Sync {
     /// Logs the ways in which calls may bypass the library, if no call that makes an iteration has been
     /// intercepted.
     fn report_bypass(&self) {}
-    /// Intercepts calls again after [`Doors::detach`]. Returns false if the library was preloaded, because it
-    /// can be attached and detached only if `tllmprof attach` loaded it.
+    /// Intercepts calls again after [`Doors::detach`]. Returns false if `tllmprof attach` did not load the library (it
+    /// was preloaded, for example), or if a lock is not free in time.
     fn attach_again(&self) -> bool {
         false
     }
-    /// Stops intercepting calls. Returns false if the library was preloaded, because it can be detached only
-    /// if `tllmprof attach` loaded it.
+    /// Stops intercepting calls. Returns false if `tllmprof attach` did not load the library (it was preloaded, for
+    /// example), or if a lock is not free in time.
     fn detach(&self) -> bool {
         false
     }
@@ -176,8 +177,8 @@ pub trait Interpreter: Sync {
     fn is_waiting_for_gil(&self) -> bool;
     /// Installs the library's hooks in Python again after [`Interpreter::detach`].
     fn attach_again(&self) {}
-    /// Removes all of the library's hooks from Python. Returns true if this succeeded before a time limit. If it
-    /// returns false, no hook was removed.
+    /// Removes all of the library's hooks from Python, if the library was attached to the running process. Returns
+    /// false if this did not succeed within a time limit. The hooks then stay installed.
     fn detach(&self) -> bool {
         true
     }

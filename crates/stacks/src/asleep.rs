@@ -59,8 +59,9 @@ impl Asleep {
         (process > 0).then_some(process)
     }
 
-    /// Returns a value if the thread has started a process, and waits until that runs a program of its own. Until then
-    /// the process runs in the thread's memory. The value says where the system call's function returns to.
+    /// If the thread has started a process (as `vfork` does) and waits until that process runs a program of its own,
+    /// returns where the return address of the C library's function is. Until then the new process runs in the
+    /// thread's memory. Otherwise returns `None`.
     pub(crate) fn process_start(&self) -> Option<ProcessStart> {
         if self.call != SystemCall::WaitProcess {
             return None;

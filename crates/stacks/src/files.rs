@@ -1,7 +1,8 @@
 //! Keeps files of `/proc` about threads and child processes open. Each file is opened once in a window (a recorded
-//! interval). If the sampler opened and closed descriptors more often, files of the host could get numbers that the
-//! host does not expect. No further file is opened once the host could run short of descriptors. The files of the followed
-//! threads, without which there are no samples, leave fewer descriptors to the host than others.
+//! interval). If the sampler opened and closed files more often, the host (the program that is profiled) could get
+//! other descriptor numbers than it expects. No further file is opened once the host could run short of descriptors.
+//! Files of the followed threads may use more of the descriptors than other files, because there are no samples
+//! without them.
 
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -29,9 +30,9 @@ pub(crate) const MAX_OTHERS: usize = 24;
 /// The index of the process's main thread in the table of open files.
 pub(crate) const MAIN_THREAD: usize = MAX_THREADS + MAX_OTHERS;
 const PLACES: usize = MAIN_THREAD + 1;
-/// The divisor for the share of descriptors that other files than those of the followed threads leave to the host.
-/// With 4, the host keeps the last quarter of the descriptors that the process may have (`RLIMIT_NOFILE`). A file that
-/// gets one of these descriptors is closed again.
+/// The share of descriptors that all files except those of the followed threads leave to the host, as a divisor. With
+/// 4, the host keeps the last quarter of the descriptors that the process may have (`RLIMIT_NOFILE`). A file that gets
+/// one of these descriptors is closed again.
 const PART_OF_HOST: u64 = 4;
 /// Number of descriptors that the files of the followed threads leave to the host.
 const MIN_OF_HOST: u64 = 16;
@@ -73,8 +74,9 @@ lifecycle::global! {
     /// The folder with the process's threads.
     #[fork(hold)]
     static THREADS: Lock<Option<OwnFile>> = Lock::new(None);
-    /// For the files of the followed threads and for others: true once one has got a descriptor that is left to the
-    /// host, or none. Until [`close_all`] is called, no further file of this kind is opened.
+    /// Two flags, for the files of the followed threads and for all other files. A flag is true if such a file could
+    /// not be opened: no descriptor was free, or the file got a descriptor that is left to the host. Until
+    /// [`close_all`] is called, no further file of this kind is opened.
     #[fork(reset)]
     static IS_FULL: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 }
@@ -114,8 +116,8 @@ fn kind(place: usize) -> usize {
     usize::from(place >= MAX_THREADS)
 }
 
-/// Opens a file for the thread or process with the index `place`. Returns `None` if this is not possible, or if the host
-/// could run short of descriptors.
+/// Opens a file for the thread or process with the index `place`. Returns `None` if this is not possible, or if the
+/// host could run short of descriptors.
 fn open(place: usize, path: &str) -> Option<OwnFile> {
     if is_full(place) {
         return None;
@@ -155,7 +157,7 @@ pub(crate) fn close(place: usize) {
     }
 }
 
-/// Reads a file about a thread or a process. Returns `None` if the file does not exist or may not be read.
+/// Reads a file about a thread or a process. Returns `None` if the file cannot be opened or read.
 pub(crate) fn read(task: TaskFiles, of: TaskFile, text: &mut [u8; LENGTH]) -> Option<&[u8]> {
     let mut files = FILES.lock_for(FORK_TIMEOUT)?;
     let file = files.get_mut(task.place)?.get_mut(of as usize)?;
@@ -263,7 +265,7 @@ mod tests {
         close_all();
     }
 
-    /// Variable that makes [`the_last_descriptors_are_left_to_the_host`] run its checks in this process.
+    /// Environment variable that makes [`the_last_descriptors_are_left_to_the_host`] run its checks in this process.
     const IS_CHILD: &str = "TLLMPROF_TEST_OF_LIMITS";
 
     #[test]
@@ -319,11 +321,11 @@ mod tests {
         close_all();
         assert!(is_read(followed) && is_read(other));
         close_all();
-        // With a low limit there is room for the followed threads only.
+        // With a low limit, there are descriptors only for the files of the followed threads.
         assert_eq!(limit(85), 0);
         assert!(is_read(followed) && !is_read(other));
         close_all();
-        // A program that has no descriptor left is the same.
+        // The files of the followed threads are not opened, either, if the program has used all descriptors.
         let mut hosts = Vec::new();
         while let Ok(file) = File::open("/dev/null") {
             hosts.push(file);

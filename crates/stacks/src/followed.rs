@@ -10,8 +10,7 @@ use tllmprof_python::stacks::{Target, here};
 
 use super::files::{MAX_THREADS, TaskFiles, TaskId};
 
-/// The value of [`ThreadSlot::number`] while a thread takes the slot (an entry of the table of followed threads) but
-/// has not filled in its data.
+/// The value of [`ThreadSlot::number`] in an entry that a thread has claimed and not filled in yet.
 const CLAIMED: i32 = -1;
 
 struct ThreadSlot {
@@ -35,8 +34,8 @@ lifecycle::global! {
     }; MAX_THREADS];
 }
 
-/// Adds the calling thread to the threads whose stacks are sampled, because it makes a step. Does nothing if all
-/// entries of the table of followed threads are in use.
+/// Adds the calling thread to the threads whose stacks are sampled. Called when the thread begins an iteration or
+/// launches work. Does nothing if all entries of the table of followed threads are in use.
 pub(crate) fn follow() {
     let number = thread::current().map_or_else(ids::thread, thread::ThreadRecord::number);
     let ours = |place: &&ThreadSlot| place.number.load(Ordering::Relaxed) == number;
@@ -56,7 +55,8 @@ pub(crate) fn follow() {
     }
 }
 
-/// A thread whose stacks are sampled, with its entry in the table of followed threads.
+/// A thread whose stacks are sampled. `place` is the index of its `/proc` files in the table of open files. For a
+/// followed thread, `place` is also its index in the table of followed threads.
 #[derive(Clone, Copy)]
 pub(crate) struct Followed {
     pub place: usize,

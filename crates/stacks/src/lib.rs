@@ -6,12 +6,13 @@
 //!                                      ├──▶ scheduled: does the thread run?
 //!                                      ├──▶ asleep, unwind: what does it sleep in?
 //!                                      ├──▶ others: what do other threads and child processes do meanwhile?
-//!                                      └──▶ native, modules: stacks that the kernel records
+//!                                      ├──▶ native: stacks that the kernel records
+//!                                      └──▶ modules: which function is at an address?
 //! ```
 //!
 //! A thread of the library ([`sampler`]) reads the stacks of other threads at random intervals. It
-//! takes no lock of the host, sends no signal and stops no thread. The threads that make steps
-//! register themselves ([`followed`]).
+//! takes no lock of the program, sends no signal and stops no thread. The threads that make steps
+//! or launch work add themselves to the table of followed threads ([`followed`]).
 
 mod asleep;
 #[cfg(test)]

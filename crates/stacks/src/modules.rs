@@ -79,7 +79,8 @@ impl Modules {
         (address < module.end).then_some(module)
     }
 
-    /// Returns the id of the record's string that names the code at an address.
+    /// Returns the id of the record's string that names the code at an address; `NO_STRING` if the name cannot be
+    /// written to the record.
     pub(crate) fn string(&mut self, address: usize) -> StringId {
         if let Some(id) = self.names.get(&address) {
             return *id;

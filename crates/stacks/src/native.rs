@@ -14,9 +14,9 @@ use tllmprof_platform::system;
 use super::unwind::Registers;
 use tllmprof_sync::kernel;
 
-/// Size in bytes of the ring's first page, which holds the positions of the kernel and the reader.
-/// `DATA_WITH_STACKS_BYTES` is the size of the samples after this page. If the kernel refuses to open such a ring, the
-/// size is `DATA_BYTES`, and samples contain no copies of the stack.
+/// Size in bytes of the ring's first page, which holds the positions up to which the kernel has written samples and the
+/// library has read them. `DATA_WITH_STACKS_BYTES` is the size of the samples after this page. If the kernel refuses to
+/// open such a ring, the size is `DATA_BYTES`, and samples contain no copies of the stack.
 const HEADER_BYTES: usize = 4096;
 const DATA_WITH_STACKS_BYTES: usize = 128 * 4096;
 const DATA_BYTES: usize = 8 * 4096;
@@ -115,8 +115,9 @@ pub(crate) struct Ring {
 pub(crate) struct NativeSample<'a> {
     /// The time of the sample on the monotonic clock, in ns.
     pub time: u64,
-    /// The addresses that the kernel found with frame pointers, innermost first. The first is in
-    /// the running function. The others are return addresses, which come after a call.
+    /// The addresses that the kernel found with frame pointers, innermost first, and markers
+    /// ([`FIRST_CONTEXT_MARK`]). The first address is in the running function. The others are return addresses,
+    /// which come after a call.
     chain: &'a [u64],
     /// The registers, and a copy of the stack's words from the stack pointer on.
     pub copy: Option<(Registers, &'a [u64])>,

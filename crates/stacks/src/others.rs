@@ -1,9 +1,10 @@
 //! Observes the other threads of the process, and its child processes, while a followed thread (one that makes steps)
-//! waits for something. One of these tasks may prepare what the followed thread waits for.
+//! waits for something. One of these threads or processes (called tasks here) may prepare what the followed thread
+//! waits for.
 //!
 //! At each sample at which a followed thread waits, the sampler reads the processor time of each task, without opening
-//! a file. It selects a few tasks that may be the cause of the wait: the busiest one, and those that have run between
-//! two waits most often. Nothing is read while no followed thread waits.
+//! a file. It selects a few tasks that may be the cause of the wait: the processes for whose end the thread waits, the
+//! busiest task, and those that have run between two waits most often. Nothing is read while no followed thread waits.
 
 use core::cmp::Reverse;
 use core::ops::ControlFlow;
@@ -21,7 +22,8 @@ use super::files::{
 };
 use super::followed::Followed;
 
-/// The shortest time between two searches for new threads and processes.
+/// The shortest time between two searches for new threads. New processes are also searched for when a wait begins,
+/// and while a thread waits for the end of a process.
 const LIST_INTERVAL: Duration = Duration::from_millis(100);
 /// The most threads of the process that a search reads.
 const MAX_LISTED: usize = 1024;
@@ -50,9 +52,11 @@ struct OtherTask {
     runs: u32,
     /// The id of the record's string for the name; `None` if it has not been read yet.
     name: Option<StringId>,
-    /// The process that has started the task; `None` if this process has started it, and for threads.
+    /// The process that has started the task; `None` for threads, and for processes that the profiled process itself
+    /// has started.
     parent: Option<TaskId>,
-    /// The process for whose end a waiting thread waits, if that is this process or one that has started it.
+    /// If a followed thread waits for the end of this task or of an ancestor of it: the id of the process that the
+    /// thread waits for.
     awaited: Option<i32>,
 }
 
@@ -80,7 +84,8 @@ pub(crate) struct SelectedTask {
     /// True if the task used a processor for at least half of the time since the previous sample of a wait.
     was_busy: bool,
     has_run: bool,
-    /// The process for whose end a waiting thread waits, if that is this process or one that has started it.
+    /// If a followed thread waits for the end of this task or of an ancestor of it: the id of the process that the
+    /// thread waits for.
     awaited: Option<i32>,
 }
 
@@ -177,7 +182,7 @@ impl OtherTasks {
         let others = busiest.into_iter().chain(often);
         let others = others.filter(|index| !awaited.contains(index));
         let others = others.take(MAX_SELECTED - awaited.len());
-        // The processes that the report names come last.
+        // The awaited processes come last, because the report names the last awaited process of a sample.
         let selected: Vec<_> = others.chain(awaited.iter().copied()).collect();
         selected
             .into_iter()
@@ -296,9 +301,9 @@ impl OtherTasks {
         }
     }
 
-    /// Starts to observe a task, unless it is observed already or the table has no free entry. `used` is the processor
-    /// time in ns that the task had used before, which does not count. `parent` is the process that has started the task.
-    /// Returns the files of the task if it was added.
+    /// Starts to observe a task, unless it is observed already or the table of open files has no free entry. `used` is
+    /// the processor time in ns that the task had used before and that does not count. `parent` is the process that has
+    /// started the task. Returns the files of the task if it was added.
     fn add(&mut self, id: TaskId, used: u64, parent: Option<TaskId>) -> Option<TaskFiles> {
         let is_there = |task: &OtherTask| task.files.id == id;
         if self.tasks.iter().any(is_there) {
@@ -353,8 +358,8 @@ impl OtherTask {
 }
 
 impl SelectedTask {
-    /// Returns the event about the task, which is written at the end of a sample. It is the event for a thread that does
-    /// not wait for the end of a process.
+    /// Returns the event about the task, which is written at the end of a sample. Its field `is_awaited` is false.
+    /// [`Self::event_for`] sets it for a thread that waits for the end of this task or of an ancestor of it.
     pub(crate) fn event(&self) -> What {
         let now = self.files.id.processor_time();
         let ran = self.was_busy || now.is_some_and(|now| now > self.used);
@@ -480,7 +485,8 @@ mod tests {
     fn a_thread_gets_the_innermost_process_of_the_child_that_it_awaits() {
         let _alone = alone();
         let mut tasks = OtherTasks::new(Duration::from_millis(5));
-        // The shells wait for their own children, so they do not run these in their own place.
+        // Each shell starts its command as a child process and waits for it. Without `& wait`, a shell could replace
+        // itself with the command.
         let script = "sh -c 'sh -c \"sleep 100 & wait\" & wait' & wait";
         let mut children = [shell(script), shell(script)];
         let numbers = children.each_ref().map(|child| child.id().cast_signed());

@@ -155,7 +155,8 @@ fn rate() -> Option<u64> {
     activity::settings()?.stacks
 }
 
-/// Returns true if the user set this variable explicitly, so that a failure must be reported.
+/// Returns true if the user has set the environment variable with the name `variable`. Then a failure of what it
+/// requests must be reported.
 fn is_asked_for(variable: &str) -> bool {
     activity::settings().is_none_or(|settings| !settings.is_auto(variable))
 }
@@ -190,7 +191,8 @@ pub(crate) fn window_opens() {
     IS_OPEN.store(true, Ordering::Release);
 }
 
-/// Adds the calling thread to the threads whose stacks are sampled, because an iteration begins on it.
+/// Adds the calling thread to the threads whose stacks are sampled, and starts the sampling thread if it does not run.
+/// Called when an iteration begins on the calling thread, and when this thread launches work.
 pub(crate) fn iteration_begins() {
     if !IS_OPEN.load(Ordering::Acquire) {
         return;
@@ -281,7 +283,7 @@ fn run() {
     }
 }
 
-/// The sampler's data about a followed thread, kept from one sample to the next.
+/// The sampler's data about a thread that it samples, kept from one sample to the next.
 struct SampledThread {
     number: i32,
     walker: Walker,
@@ -374,7 +376,8 @@ impl SamplingThread {
         }
     }
 
-    /// Samples each followed thread once. Returns false if no followed thread is left.
+    /// Samples each followed thread once. Returns false if no followed thread is left, or if the interpreter's stacks
+    /// cannot be read and native stacks are not sampled.
     fn sample(&mut self) -> bool {
         self.take_native();
         self.waiting.clear();
@@ -456,7 +459,8 @@ impl SamplingThread {
         }
     }
 
-    /// Samples one thread. Returns false if the thread has ended, or its stack cannot be read.
+    /// Samples one thread. Returns false if the thread has ended, or if the kernel refuses to copy the process's
+    /// memory.
     fn sample_one(&mut self, interpreter: &InterpreterState, thread: Followed) -> bool {
         let start = recorder::ticks();
         if self.kept.keep_up() {
@@ -584,7 +588,8 @@ impl SamplingThread {
         Some(self.threads.len() - 1)
     }
 
-    /// Reads the Python stack of a followed thread, and returns the id of its innermost frame.
+    /// Reads the Python stack of a thread. Returns whether it could be read, and the id of its innermost frame (0 if
+    /// there is none). The error is the `errno` with which the kernel refuses to copy the process's memory.
     fn walk(&mut self, ready: &Ready, index: usize, target: Target) -> Result<(Taken, u32), c_int> {
         let walker = &mut self.threads[index].walker;
         match walker.walk(self.process, &ready.layout, target)? {

@@ -61,7 +61,8 @@ impl Scheduled {
         let ran = u128::from(now.saturating_sub(self.used));
         let ran_mostly = 2 * ran > at.duration_since(self.at).as_nanos();
         (self.at, self.used) = (at, now);
-        // If only the samples at which the thread runs could be taken, their share would say nothing. So none is taken.
+        // Without the file `stat` of the thread, only a running thread can be recognised. If only samples of running
+        // threads were written, the thread would seem to run all the time. So no sample is written.
         if files::is_full(thread.place) && look(thread).is_none() {
             return ThreadActivity::Unread;
         }

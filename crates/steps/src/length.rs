@@ -26,10 +26,10 @@ const SLOW: Duration = Duration::from_millis(300);
 /// The smallest and the largest number of iterations in the window's first part (without kernels),
 /// if iterations are slow.
 const SLOW_ITERATIONS: (u64, u64) = (3, 8);
-/// The smallest number of iterations in the second part (with kernels).
+/// The number of iterations that the second part (with kernels) has before [`KernelPart::within`] may end it.
 const LEAST_WITH_KERNELS: u64 = 2;
-/// The longest duration of the window's first part (without kernels). The part reaches it if it consists mostly of
-/// pauses, which hardly count towards its length.
+/// The duration after which the window's first part (without kernels) ends in any case, once it has at least 3
+/// iterations. The part lasts so long if it consists mostly of pauses, which hardly count towards its length.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// The part of a window in which kernels are recorded.
@@ -37,8 +37,8 @@ const LONGEST: Duration = Duration::from_secs(60);
 pub struct KernelPart {
     /// The largest number of iterations in the part with kernels.
     pub iterations: u64,
-    /// The longest duration of the part with kernels, in which at least two iterations are recorded in any case.
-    /// `None` if only `iterations` limits the part.
+    /// The duration after which the part with kernels ends even if it has fewer than `iterations`. It does not end
+    /// before its second iteration has ended. `None` if only `iterations` limits the part.
     pub within: Option<Duration>,
 }
 
@@ -77,8 +77,8 @@ pub struct Measuring {
     running: Option<Instant>,
     /// The number of iterations in the window that have ended.
     over: u64,
-    /// The number of ended iterations that count towards the window's length. `time` is their total
-    /// duration.
+    /// The number of ended iterations that count towards the window's length. `time` is the sum of their durations.
+    /// A pause is shortened in this sum (see the documentation of this module).
     counted: u64,
     time: Duration,
 }

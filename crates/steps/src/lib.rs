@@ -2,8 +2,7 @@
 //!
 //! [`step`] turns the calls of many threads into one sequence of iterations. [`window`] decides which of the
 //! iterations are captured, and [`turn`] decides which thread opens and closes windows. [`ranges`] tracks the
-//! program's NVTX ranges. This crate works only on its arguments: it knows nothing about CUDA's functions, processes
-//! or files.
+//! program's NVTX ranges. This crate works only on its arguments: it calls no CUDA function and reads no file.
 
 #![forbid(unsafe_code)]
 

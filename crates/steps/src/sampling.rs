@@ -6,8 +6,9 @@ use tllmprof_config::kernels::KernelSamples;
 
 /// Decides for each iteration if a sample of GPU kernels is due.
 ///
-/// A sample is due once in each period of the system's clock. All ranks on a machine share this clock, so
-/// they are sampled together. Otherwise ranks would wait for each other at different times.
+/// The time since the epoch is divided into periods of the length [`KernelSamples::every`]. A sample is due once in
+/// each period. All ranks on a machine share the system's clock, so they are sampled together. If each rank were
+/// sampled at another time, it would be slower than the others at that time, and the others would have to wait for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampler {
     samples: KernelSamples,

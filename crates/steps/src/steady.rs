@@ -21,7 +21,8 @@ const BLOCK: usize = 8;
 const BLOCKS: usize = 3;
 /// The largest difference between blocks that agree, in percent of the shortest block's duration.
 const WITHIN: u32 = 10;
-/// The smallest number of steps after which the time of a step can be known to have settled.
+/// The smallest number of steps after which the time of a step can be known to have settled, unless steps take longer
+/// than `SLOW`.
 pub const NEEDED: u64 = BLOCK as u64 * BLOCKS as u64;
 /// The number of steps after which a window opens even if the time of a step has not settled.
 pub const ENOUGH: u64 = 128;
@@ -133,7 +134,7 @@ fn agree(shortest: Duration, longest: Duration) -> bool {
     longest.saturating_sub(shortest) <= shortest * WITHIN / 100
 }
 
-/// The durations of successive steps, as a block that is not full yet. Only full blocks are compared.
+/// The durations of the steps in the latest block, which is not full yet. Only full blocks are compared.
 #[derive(Clone, Copy, Debug, Default)]
 struct OpenBlock {
     steps: [Duration; BLOCK],
@@ -216,8 +217,8 @@ impl Settling {
         is_long
     }
 
-    /// Called at a stream capture. Discards the steps seen so far, because the program may do other work after the
-    /// capture than before it.
+    /// Called at a stream capture. Discards the durations of the steps so far, because the program may do other work
+    /// after the capture than before it. The number of steps that have counted ([`Settling::seen`]) stays.
     pub fn interrupt(&mut self) {
         self.running = None;
         self.block = OpenBlock::default();

@@ -234,8 +234,8 @@ mod tests {
         }
     }
 
-    /// Simulates `iterations`, each with its batch, duration and causes. Returns the index of each iteration that
-    /// fired the trigger, and the reason.
+    /// Simulates `iterations`, each with its batch, its duration in ns, and the causes of this duration. Returns the
+    /// index of each iteration that fired the trigger, and the reason.
     fn drive(
         watch: &mut Watch,
         iterations: impl IntoIterator<Item = (BatchFacts, u64, Spent)>,

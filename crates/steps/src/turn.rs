@@ -11,7 +11,7 @@
 //! | `Ended`     |             |                         |                       |          |
 //!
 //! The table has the stage after each event. In an empty field the stage does not change, and the action is
-//! [`Action::Refuse`]. The event `Reached` changes no stage.
+//! [`Action::Refuse`]. The events `Reached` and `Passed` change no stage.
 
 #[cfg(test)]
 mod tests;
@@ -23,8 +23,8 @@ use crate::window::Point;
 
 /// The longest time that other threads wait while one thread opens a window.
 pub const OPENING: Duration = Duration::from_secs(2);
-/// The longest time that other threads wait while one thread closes a window. It is short, because the device
-/// may need these threads' launches to become idle.
+/// The longest time that other threads wait while one thread closes a window. It is short: the thread that closes the
+/// window waits until the device is idle, and running kernels may need kernels that the other threads launch.
 pub const CLOSING: Duration = Duration::from_millis(50);
 
 /// The stage of the turn, which states if a thread has the turn, and for which purpose.
@@ -62,7 +62,7 @@ pub enum TurnEvent {
     /// A thread of the program has reached this point in the sequence of iterations.
     Reached(Point),
     /// The thread that reported [`TurnEvent::Reached`] has found that no window has to be opened or closed at the
-    /// target.
+    /// point that the process has reached ([`Turn::target`]).
     Passed,
     /// A thread takes the turn (the right to open and close windows), at this time.
     Claims(Instant),
@@ -83,7 +83,7 @@ pub enum Action {
     /// Wait for the thread that has the turn (the right to switch windows), at most until this time. With `None`, do
     /// not wait.
     Wait(Option<Instant>),
-    /// Check whether a window has to be opened or closed at the target.
+    /// Check whether a window has to be opened or closed at the point that the process has reached ([`Turn::target`]).
     Look,
     /// Let the threads run until the next window opens or closes. No thread has the turn (the right to switch windows)
     /// now.

@@ -117,7 +117,8 @@ impl Taken {
         })
     }
 
-    /// Returns true if the window opened later than requested.
+    /// Returns true if the window's iterations differ from the requested ones. Right after the window has opened for
+    /// the first time, this means that it opened late.
     pub fn is_late(&self) -> bool {
         self.asked != self.window
     }

@@ -49,15 +49,15 @@ fn rust(name: &[u8]) -> Option<String> {
     Some(out.0)
 }
 
-/// Returns true if the name ends like a legacy Rust name: with `17h` and a hash. The Rust demangler also accepts many
-/// C++ names, but formats them less well, so C++ names must not be passed to it.
+/// Returns true if the name contains what ends a legacy Rust name: `17h`, a hash and `E`. The Rust demangler also
+/// accepts many C++ names, but formats them less well, so C++ names must not be passed to it.
 fn is_rust_legacy(name: &str) -> bool {
     let Some(end) = name.rfind("17h").map(|hash| &name[hash + 3..]) else {
         return false;
     };
     let digits = end.bytes().take_while(u8::is_ascii_hexdigit).count();
-    // `digits` may include the closing `E`, which is also a hexadecimal digit. Rust writes the
-    // digits of the hash in lower case.
+    // `digits` may include the closing `E`, which is also a hexadecimal digit. Rust writes the 16 digits of the hash
+    // in lower case, so an upper-case `E` after them is not one of them.
     digits >= 16 && end.as_bytes().get(16) == Some(&b'E')
 }
 

@@ -136,7 +136,7 @@ impl Elf {
     }
 
     /// Returns the bytes of a section. The result is empty if the file does not contain the
-    /// section's bytes, for example in a debug file.
+    /// section's bytes, for example in a debug file, or if the bytes are compressed.
     pub(crate) fn data(
         &self,
         source: &(impl Source + ?Sized),

@@ -8,8 +8,8 @@ use crate::demangle;
 use crate::table::LONGEST_NAME;
 use crate::words::{self, Words};
 
-/// A regex, with words of which at least one is in each name that matches the regex. Only names with such a word have
-/// to be demangled. A large table has only a few of these names.
+/// A regex with its required words: each name that matches the regex contains at least one of these words. Only names
+/// with such a word have to be demangled. A large table has only a few of these names.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     regex: Regex,
@@ -69,7 +69,8 @@ impl Pattern {
     }
 }
 
-/// The positions in a table of strings at which the words occur that a match of the pattern requires.
+/// The positions in a table of strings at which the required words of a pattern occur. Each name that matches the
+/// pattern contains at least one of these words.
 #[derive(Default)]
 pub(crate) struct WordHits<'a> {
     strings: &'a [u8],

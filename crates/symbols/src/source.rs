@@ -47,8 +47,8 @@ impl Source for [u8] {
     }
 }
 
-/// Opens a regular file for reading. The descriptor is never 0, 1 or 2: a host that has closed one of these may expect
-/// that the next file that it opens gets the free number.
+/// Opens a regular file for reading. The descriptor is never 0, 1 or 2: a program that has closed one of these may
+/// expect that the next file that it opens gets the free number.
 ///
 /// # Errors
 /// Returns an error of the file system, or an error if the file is not a regular one, because reading other files

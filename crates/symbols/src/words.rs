@@ -21,8 +21,8 @@ pub(crate) struct Words {
 /// alternatives is treated as one that requires no word.
 const MAX_WORDS: usize = 16;
 
-/// Returns words of which each name that matches the regex contains at least one. Returns `None` if the regex requires
-/// no such words.
+/// Returns the required words of a regex: each name that matches the regex contains at least one of them. Returns
+/// `None` if there are no such words.
 pub(crate) fn required(regex: &str) -> Option<Words> {
     let mut words = any_of(&parse(regex)?, false, false, best_word)?;
     if words.ignore_case {
@@ -230,8 +230,8 @@ const fn is_word(byte: u8) -> bool {
 /// which extends beyond this end of the word.
 fn is_generated(word: &[u8], whole_left: bool, whole_right: bool) -> bool {
     let digits = word.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    // Demanglers may add a number, with or without the suffix of its type, so a number is not
-    // required.
+    // Demanglers may add a number, with or without the suffix of its type, so a number cannot be a
+    // required word.
     if word[digits..].len() <= 3 && word[digits..].iter().all(|b| b"uUlL".contains(b)) {
         return true;
     }

@@ -9,8 +9,8 @@ use core::mem::MaybeUninit;
 /// Does not change `errno`.
 ///
 /// # Safety
-/// The requirements of the system call: the memory that it reads or writes belongs to the caller for as long
-/// as the kernel uses it.
+/// The caller must meet the requirements of the system call. In particular, the memory that the call reads or writes
+/// must belong to the caller for as long as the kernel uses it.
 #[inline(always)]
 pub unsafe fn call<const N: usize>(number: c_long, arguments: [usize; N]) -> isize {
     const { assert!(N <= 6) };

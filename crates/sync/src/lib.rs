@@ -1,5 +1,6 @@
-//! Locks, hashes and state machines that can be used in the middle of a call of the host program. They do not
-//! allocate, panics do not poison them, their waits are bounded, and their state after `fork` is defined.
+//! Locks, hashes and state machines that can be used in the middle of a call of the profiled program. Only
+//! [`Published::publish`] and [`Published::get_or`] allocate memory. A panic does not poison a lock, waits for a lock
+//! can have a time limit, and the state after `fork` is defined.
 
 pub mod hash;
 pub mod kernel;

@@ -12,8 +12,8 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
-/// A mutual exclusion lock on a futex. A thread must not acquire it twice: code that may already hold the lock uses
-/// [`Lock::lock_for`], which times out.
+/// A mutual exclusion lock on a futex. A thread that holds it must not acquire it again. Code that may run while its
+/// thread holds the lock, such as a signal handler, uses [`Lock::lock_for`], which times out.
 ///
 /// The order of the fields puts the lock's word and the beginning of the value in the same cache line.
 #[repr(C)]
@@ -108,7 +108,7 @@ impl<T> Lock<T> {
     }
 
     /// Acquires the lock before a fork, so that the guarded value is consistent in the child. Gives up after 20 ms,
-    /// because the fork may come from a signal handler that interrupted the thread with the lock.
+    /// because the fork may come from a signal handler that interrupted the thread that holds the lock.
     /// [`Lock::release_after_fork`] unlocks the lock in the parent, and [`Lock::break_open`] in the child.
     pub fn hold_over_fork(&self) {
         if let Some(guard) = self.lock_for(Duration::from_millis(20)) {
@@ -128,7 +128,7 @@ impl<T> Lock<T> {
     }
 
     /// Releases the lock in the child of a fork if [`Lock::hold_over_fork`] held it. The value is then consistent.
-    /// Otherwise the lock stays locked.
+    /// Otherwise does nothing: if another thread of the parent held the lock, it stays locked.
     pub fn break_open_if_held(&self, alone: &OnlyThread) {
         if self.forker.load(Ordering::Relaxed) != 0 {
             self.break_open(alone);

@@ -70,8 +70,9 @@ impl Interpreter {
     }
 
     /// Passes the items of the record to `each`, in the order of the record. If the record has layers, a kernel is
-    /// held back until the next event of its thread, because that event may contain the kernel's scope (the module of
-    /// the model that launched it).
+    /// held back until the thread has another kernel, or the [`What::KernelNode`] that belongs to this kernel. The
+    /// kernel's scope (the module of the model that launched it) depends on the node. So a kernel may come after items
+    /// that follow it in the record.
     ///
     /// # Errors
     /// Returns an error if the record cannot be read.
@@ -95,8 +96,8 @@ impl Interpreter {
             scope: scopes.of_kernel(kernel.value as u32, kernel.start),
             ..kernel
         };
-        // The latest kernel of each thread with its start in ticks. The kernel is held back until the thread's next
-        // event.
+        // The latest kernel of each thread with its start in ticks. It is held back, because its `KernelNode` may
+        // follow.
         let mut latest: BTreeMap<u32, (u64, Item)> = BTreeMap::new();
         let damage = recording.read(|entry| {
             let Entry::Event { thread, event } = entry else {

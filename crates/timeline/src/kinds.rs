@@ -63,7 +63,7 @@ words! {
     Collected = "collected",
     /// The number of events that the record lacks.
     Events = "events",
-    /// The NVTX domain of a range.
+    /// The NVTX domain of a range or a mark.
     Domain = "domain",
     Failed = "failed",
     Cut = "cut",
@@ -177,7 +177,7 @@ kinds! {
 pub struct Item {
     pub kind: Kind,
     pub track: Track,
-    /// The thread that recorded the item.
+    /// The thread that recorded the item. For a sample of a stack, the thread that was sampled.
     pub thread: u32,
     /// The start of the item in nanoseconds of `CLOCK_MONOTONIC`.
     pub start: u64,
@@ -186,8 +186,8 @@ pub struct Item {
     /// A number whose meaning depends on the kind (see [`KindRow::value`]). For a metric, it is in
     /// thousandths of the metric's unit; for an expert's load, in tokens.
     pub value: u64,
-    /// The NVTX domain of a range. `NO_STRING` stands for the default domain; items that are not
-    /// ranges have this value, too.
+    /// The NVTX domain of a range or a mark. `NO_STRING` stands for the default domain; items of other kinds have this
+    /// value, too.
     pub domain: StringId,
     /// True if the call was made while its thread was capturing a stream into a graph.
     pub capturing: bool,
@@ -279,8 +279,8 @@ pub(crate) fn item(
         What::Batch { .. } | What::Used { .. } | What::KernelSample { .. } | What::Past { .. } => {
             return None;
         }
-        // The report uses these events for its findings, for the number of iterations outside windows, and for the names
-        // of functions in samples. They are not items of the timeline.
+        // The report uses these events for its findings, for the number of iterations outside windows, and for the
+        // names of functions in samples. They are not items of the timeline.
         What::Frame { .. }
         | What::OutsideBefore { .. }
         | What::GpuProcess { .. }

@@ -1,4 +1,4 @@
-//! The timeline of a record: one model for the page, the trace formats and the tables.
+//! The timeline of a record: the items from which the page, the exported traces and the exported tables are made.
 //!
 //! An [`Interpreter`] converts each event of a record to an [`Item`]: something of a [`Kind`] that happened on a
 //! [`Track`], under a [`Name`]. The table of kinds ([`Kind`]) has for each kind its presentation and the exported table

@@ -97,8 +97,8 @@ impl Name {
         (whole, String::new())
     }
 
-    /// Returns the word for the column `kind` of exported tables; `None` if all items of the kind
-    /// have the same word.
+    /// Returns the word for the column `kind` of exported tables, such as `gen0` for a garbage collection of
+    /// generation 0. Returns `None` for names that have no such word.
     #[must_use]
     pub const fn word(self) -> Option<&'static str> {
         match self {

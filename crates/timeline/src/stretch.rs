@@ -22,7 +22,8 @@ pub struct Stretch {
     /// The time at which the window was closed. For a window that was not closed, this is the end of the record's last
     /// iteration, or the time at which the next window opened, if this was earlier.
     pub end: u64,
-    /// True if no iteration ended in the window, because the window was closed during its first iteration.
+    /// True if no iteration ended in the window: the window was closed during its first iteration, for example because
+    /// the process ended.
     pub cut: bool,
 }
 

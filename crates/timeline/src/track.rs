@@ -36,8 +36,8 @@ pub enum Track {
         device: u8,
         metric: Metric,
     },
-    /// The number of tokens that an expert received. It is a total without a time, so it is not
-    /// drawn.
+    /// The number of tokens that an expert received. It is a total, which belongs to no moment of the timeline, so it
+    /// is not drawn.
     Expert {
         layer: u16,
         expert: u16,

@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 LATE_S = 0.005
 TOKENS, CYCLES = 16, 150_000
-# Clock cycles for which each step keeps the GPU busy between its all-reduces. A step then takes 2 ms. In a much
-# shorter step, a launch that is late by chance would be a large share.
+# Clock cycles for which the GPU is kept busy before each of a step's four all-reduces. A step then takes 2 ms. In a
+# much shorter step, the delay of a launch that is late by chance would be a large share of the step's time.
 BETWEEN = 1_000_000
 steps, cause, way = int(sys.argv[1]), *sys.argv[2:4]
 rank = int(os.environ["RANK"])

@@ -1,4 +1,4 @@
-// Makes steps. A step is a graph of eight kernels and one separate kernel, each followed by a wait for an event:
+// Makes steps. A step launches a graph of eight kernels and one separate kernel, and then waits for an event:
 //   consumer USE FROM TO STEPS
 // The program has its own profiler (tests/kernels/profiler.c), which records kernels from step FROM until before
 // step TO. USE names the parts of CUPTI that the profiler uses: both, buffers, subscription, or none.

@@ -40,7 +40,7 @@ other_group = dist.new_group(backend="nccl") if fault == "groups" else None
 x = torch.ones(1 << 20, dtype=torch.bfloat16, device=device)
 y = torch.ones(8, dtype=torch.float32, device=device)
 libc = ctypes.CDLL(None)
-# A zeroed pthread_mutex_t, which glibc takes for one that is not locked.
+# A pthread_mutex_t of zeros, which for glibc is an unlocked mutex.
 mutex = ctypes.create_string_buffer(64)
 has_mutex = threading.Event()
 

@@ -2,10 +2,11 @@
 // its own function, so the number and the function of a layer's kernels show if the report assigned them to the right
 // layer:
 //   layers MODE STEPS
-// MODE: chain; streams (forked and joined); clone; update; copies (a copy, a memset and a host function between the layers);
-// child (a graph within the graph); children (two graphs, the first of which contains a third); conditional (a conditional node
-// whose body runs); explicit (a kernel node that is added without a capture); swapped (like child, but the inner graph is replaced
-// in the executable graph).
+// MODE: chain; streams (forked and joined); clone (a clone of the graph is replayed); update (the executable graph is
+// updated from a second capture); copies (a copy, a memset and a host function between the layers); child (a graph
+// within the graph); children (two graphs, the first of which contains a third); conditional (a conditional node whose
+// body runs); explicit (a kernel node that is added without a capture); swapped (like child, but the inner graph is
+// replaced in the executable graph).
 // Prints the duration of a launch during a capture, measured with captures that have 100 times as many launches. Exits
 // with status 3.
 #include <chrono>

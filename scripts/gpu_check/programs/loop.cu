@@ -9,12 +9,11 @@
 //   --devices D      D threads with one device each make the steps in turn
 //   --pause-after I  sleeps half a second after step I
 //   --end STYLE      return, exit, _exit, quick_exit, or term (a SIGTERM handler that calls _exit); status 3
-//   --blocks         for throughput: each line of standard input is a number of seconds, in which it makes steps;
-//                    prints the number of steps, their duration and their processor time
+//   --blocks         for throughput: reads numbers of seconds from standard input, one per line; for each, makes
+//                    steps for that time, and prints their number, their duration and their processor time
 //   --ranges         an NVTX range `step I` around each step
 //   --decode         the graph has 20 kernels of about 20 us, like the decode step of a small model
-//   --waits W        with L more kernels per step (--launches), launched one by one, and W waits among them, as in
-//                    llama.cpp
+//   --waits W, --launches L  each step also launches L kernels one by one, with W waits among them, as in llama.cpp
 //   --times FILE     writes the time when each step began, in ns, as 64-bit numbers
 #include <condition_variable>
 #include <csignal>
@@ -81,8 +80,8 @@ struct Lane {
 #else
         stream = own;
 #endif
-        // Waits for the device and not for the stream, because waits for the stream are counted as steps from step
-        // 0 on.
+        // Waits for the device and not for the stream: some rules count each wait for the stream as a step, and this
+        // wait belongs to no step.
         CHECK(cudaDeviceSynchronize());
     }
 
@@ -155,8 +154,8 @@ static void serve_blocks(Lane &lane) {
     }
 }
 
-// Makes the steps in one thread per device, strictly in turn. So the scheduler has no influence on the thread that
-// makes a step.
+// Makes the steps in one thread per device, strictly in turn. So the scheduler has no influence on which thread makes
+// a step.
 static void take_turns(std::vector<Lane> &lanes, int steps) {
     std::mutex mutex;
     std::condition_variable changed;
@@ -213,8 +212,8 @@ int main(int argc, char **argv) {
     if (devices > 1) take_turns(lanes, steps);
     else
         for (int i = 0; i < steps; i++) {
-            // With --times, all steps have the same grid. Otherwise, the grid grows by a block per step, and later
-            // steps would take longer.
+            // Without --times, the grid of step i has i + 1 blocks, so later steps take longer. With --times, all steps
+            // have the same grid, so that their times can be compared.
             began.push_back((long long)(now() * 1e9));
             lanes[0].step(times ? 0 : i);
             if (i == pause_after) usleep(500000);

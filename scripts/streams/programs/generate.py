@@ -80,7 +80,8 @@ def marked_static(model):
 
 
 GREEDY = {"do_sample": False}
-# variant: model, batch size, prompt lengths (one generate() call each), new tokens, further arguments
+# For each variant: the model, the batch size, the prompt lengths (one generate() call each), the number of new tokens,
+# and further arguments of generate().
 VARIANTS = {
     "greedy_b1": (llama, 1, (12, 40, 7, 25), 50, GREEDY),
     "greedy_b16": (llama, 16, (30, 9, 64, 17), 50, GREEDY),

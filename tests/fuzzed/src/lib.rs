@@ -40,7 +40,7 @@ const fn target(name: &'static str, seeds: &'static str, run: fn(&[u8])) -> Targ
     Target { name, seeds, run }
 }
 
-/// Returns a folder for the files that a target makes of one input, in memory if possible.
+/// Returns the folder in which targets create their temporary files. It is in memory if possible.
 fn scratch() -> &'static Path {
     static SCRATCH: LazyLock<PathBuf> = LazyLock::new(|| {
         let memory = PathBuf::from("/dev/shm");

@@ -1,4 +1,4 @@
-//! Makes random changes to bytes, as a fuzzer does. The changes are the same in each run.
+//! Makes pseudo-random changes to bytes, as a fuzzer does. The same seed gives the same changes in each run.
 
 /// A pseudo-random source of changes to bytes.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use tllmprof_fuzzed::mutate::Mutator;
 use tllmprof_fuzzed::{TARGETS, Target};
 use tllmprof_report::Process;
 
-/// Returns the number of changed inputs for a target. `TLLMPROF_TEST_DAMAGE` overrides the number; targets that write
-/// files are slower and get fewer inputs.
+/// Returns the number of changed inputs for a target. Slow targets get fewer inputs. `TLLMPROF_TEST_DAMAGE` overrides
+/// the number.
 fn changed(name: &str) -> u64 {
     let usual = match name {
         "export" => 20,

@@ -130,8 +130,8 @@ class Inner(modules.Module):
         super().__init__()
         self.layers = Layers()
         self.compiled = compile_fx(Graph(), [1], code=(WRAPPER, "compiled", NAMES))
-        # If another process compiled the code, the library does not know its modules. The code's kernels get the
-        # enclosing scope.
+        # Imitates code that another process has compiled. The library does not know the modules of such code, so the
+        # code's kernels get the enclosing scope.
         elsewhere = re.sub('"Model/[^"]*"', '"Model/model"', WRAPPER)
         self.found = CompiledFxGraph(elsewhere, "found", NAMES)
         self.found.post_compile([1], None, {})

@@ -1,7 +1,8 @@
 """Steps of a model of modules, captured once and replayed, and of a single function. Each kernel has the name of the
 layer that launches it. The outermost model's name is its class."""
 import torch.nn.modules.module as modules
-# This import must follow that of torch. The library looks for torch whenever a module is imported, so it finds torch now.
+# This import must follow that of torch: whenever a module is imported, the library looks for torch, so it finds torch
+# now.
 from launches import captured, launch, run
 
 

@@ -2,8 +2,8 @@
 
 import sys
 
-# Before 3.10, removing the module atexit also removes its exit functions. So the library, which imports atexit, has to
-# leave this module in `sys.modules`, and it is left out of the list.
+# Before 3.10, removing the module atexit also removes its exit functions. So the library, which imports atexit, leaves
+# the module in `sys.modules`. The list that is printed here does not include it.
 print(sorted(set(sys.modules) - {"atexit"} if sys.version_info < (3, 10) else sys.modules))
 print(sys.gettrace(), sys.getprofile(), getattr(sys, "monitoring", None) and [sys.monitoring.get_tool(n) for n in range(6)])
 import threading

@@ -22,8 +22,8 @@ import models
 import run
 from py_ctypes import Driver
 
-# Three kinds of gates: one returns the experts, one returns their scores, and one returns plain logits from which the
-# block chooses.
+# Three kinds of gates: Mixtral's gate returns the chosen experts, and Llama 4's gate returns their scores. Jamba's gate
+# returns plain logits, and the block around the gate chooses the experts from them.
 CLASSES = {"mixtral": "MixtralTopKRouter", "llama4": "Llama4Router", "jamba": "JambaSparseMoeBlock"}
 # For each layer, a pair: the logits by which it chose experts, and the chosen experts.
 chose = []
@@ -112,7 +112,8 @@ def build(name):
     kind = getattr(module, CLASSES[name])
     stand_in(name, kind)
     model = models.build(name)
-    # With this implementation of experts, the shapes of tensors are the same for every choice of experts.
+    # With this implementation of experts, the shapes of tensors do not depend on the chosen experts. So a graph can be
+    # replayed with other experts.
     model.config._experts_implementation = "batched_mm"
     blocks = list(run.blocks(model))
     if "disobeys" in sys.argv:

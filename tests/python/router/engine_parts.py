@@ -107,7 +107,8 @@ class StandIn(types.ModuleType):
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        # A fake class may be used as a base class, so it must be a real class.
+        # A name that the engines use as a base class needs a real class, which is in NAMES. Of the other names,
+        # constants get False, and all others a mock.
         value = NAMES.get(name)
         if value is None:
             value = False if name.strip("_").isupper() else mock.MagicMock(name=name)

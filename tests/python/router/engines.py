@@ -172,8 +172,8 @@ def vllm(is_renamed):
         "gathered 0": run(rank=0, gathers=True),
         "gathered 1": run(rank=1, gathers=True),
     }
-    # In some releases, the method is an attribute of the object itself, which hides the method of the class. The object
-    # here imitates such a release.
+    # In some releases, `apply_monolithic` is an attribute of the object itself, which hides the method of the class.
+    # The object here imitates such a release.
     by_object = (RenamedExperts if is_renamed else Experts)(lambda given: given.sigmoid())
     by_object.apply_monolithic = by_object.apply_monolithic
     ways["monolithic, chosen"] = run(method=by_object)
@@ -237,7 +237,8 @@ def sglang(is_renamed):
         return compiled[0]()[:2]
 
     ways["compiled"] = compiles
-    # Either the layer gathers all ranks' tokens, or each rank has its own tokens.
+    # With `exchanges`, each rank chooses experts for its own tokens only. Otherwise, the layer gathers the tokens of
+    # all ranks first.
     for rank, exchanges in ((0, True), (1, True), (1, False)):
         name = "rank %d" % rank if exchanges else "gathered %d" % rank
         ways[name] = on_rank(rank, exchanges, chosen(run("forward_native")))

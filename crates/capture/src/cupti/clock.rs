@@ -65,8 +65,8 @@ impl ClockReading {
 }
 
 /// Returns the number of nanoseconds by which the clock that `read` reads is ahead of `CLOCK_REALTIME`. Returns 0 if
-/// the difference is so small that both must be the same clock. The result is right even if this thread is descheduled
-/// between readings.
+/// the difference is so small that both must be the same clock, or if `read` returns 0 because it cannot read its
+/// clock. The result is right even if this thread is descheduled between readings.
 pub(crate) fn ahead(read: impl FnMut() -> u64) -> i64 {
     const MAX_SKEW_NS: u64 = 100_000;
     let before = ClockReading::now();

@@ -66,8 +66,8 @@ lifecycle::global! {
     static PRESENCE: Machine<Presence> = Machine::new();
     #[fork(keep = "read only while CUPTI is in")]
     static SUBSCRIBER: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    /// Numbers of driver calls that had passed the gate ([`gate::passes`]): the first when CUPTI was last enabled, the
-    /// second when CUPTI was last disabled.
+    /// Two readings of [`gate::passes`], the number of driver calls that have passed the gate and may have enqueued GPU
+    /// work: one from when CUPTI was last enabled, and one from when CUPTI was last disabled.
     #[fork(keep = "stored where CUPTI is switched")]
     static PASSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
     /// True if a stream capture is active when the process ends. During a stream capture, no code may wait for the
@@ -127,8 +127,8 @@ pub(crate) fn begin_attempt() {
     *LEFT.lock() = Left::Busy;
 }
 
-/// Abandons the attempt to detach CUPTI, unless the worker has already committed to it ([`commit`]). Returns true if
-/// the attempt was abandoned.
+/// Abandons the attempt to detach CUPTI, unless the worker has already committed to it ([`commit`]). If the attempt is
+/// abandoned, opens the gate (the barrier in front of the driver) and returns true.
 pub(crate) fn abandon_attempt() -> bool {
     let is_given_up = ATTEMPT.on(attempt::AttemptEvent::Abandons).is_some();
     if is_given_up {
@@ -247,7 +247,7 @@ fn check(function: &'static str, status: c_int) -> Result<(), KernelsRefusal> {
 }
 
 /// Returns the number of nanoseconds by which CUPTI's clock is ahead of `CLOCK_REALTIME`. Returns 0 if CUPTI uses that
-/// clock itself.
+/// clock itself, or if CUPTI's clock cannot be read.
 fn ahead(cupti: &Cupti) -> i64 {
     clock::ahead(|| {
         let mut ns = 0;
@@ -381,8 +381,8 @@ fn release() {
 /// means that some calls bypass the gate, for example calls from a library that was opened with `RTLD_DEEPBIND`. Such a
 /// call may be in the driver now.
 fn is_passed_by(totals: RecordedCounts) -> bool {
-    /// Number of calls by which CUPTI's count may exceed the gate's count. There are two harmless causes of an excess:
-    /// calls that were active when CUPTI was enabled, and calls that CUPTI counts several times.
+    /// Number of calls by which CUPTI's count may exceed 17/16 of the gate's count. There are two harmless causes of an
+    /// excess: calls that were active when CUPTI was enabled, and calls that CUPTI counts several times.
     const CALL_TOLERANCE: u64 = 16;
     let [on, off] = PASSES
         .each_ref()

@@ -94,8 +94,8 @@ impl Cupti {
     }
 
     /// Finds or loads the process's CUPTI. If the process has already loaded a CUPTI, for example through PyTorch, that
-    /// CUPTI is used. Otherwise the newest CUPTI that a driver of version `driver` supports is loaded. Runs on the
-    /// worker thread, because loading may run constructors.
+    /// CUPTI is used. Otherwise the newest CUPTI that the driver supports is loaded. `driver` is the driver's version,
+    /// such as 12040 for CUDA 12.4. Runs on the worker thread, because loading runs constructors, which may hang.
     pub(crate) fn load(driver: c_int) -> Result<&'static Self, KernelsRefusal> {
         if let Some(known) = Self::get() {
             return Ok(known);

@@ -1,4 +1,5 @@
-//! Records GPU kernels with CUPTI, in the first iterations of each window (`TLLMPROF_KERNELS`).
+//! Records GPU kernels with CUPTI, in some iterations of each window (`TLLMPROF_KERNELS`): usually the first ones. A
+//! window that lasts until its figures are precise enough has a part for this at its end.
 //!
 //! ```text
 //! window opens ──▶ attach ──▶ N iterations ──▶ detach ──▶ … window closes
@@ -10,9 +11,10 @@
 //! [gate](tllmprof_platform::gate), which can hold back calls of the driver, ensures this. If the gate cannot ensure
 //! it, CUPTI is only disabled, with a warning. If another profiler already uses CUPTI, that profiler keeps it.
 //!
-//! The functions of this module are called only by the thread that switches windows, one at a time. The [`jobs`] run
-//! on the worker thread. The states are separate types that need neither CUPTI nor a lock: [`plan`] decides the next
-//! action, [`presence`] is the state of CUPTI in the driver, and [`attempt`] is a request to the worker.
+//! Usually the thread that switches windows uses the [`plan`], which decides the next action. A thread that calls
+//! CUPTI for another profiler and the thread that ends the process use it, too, so it is behind a lock (`PLAN`). The
+//! [`jobs`] run on the worker thread. [`presence`] is the state of CUPTI in the driver, and [`attempt`] is the state of
+//! a request to the worker. These three states are separate types that can be tested without CUPTI.
 
 mod activity;
 mod attempt;
@@ -60,9 +62,11 @@ const LEAVE_TIMEOUT: Duration = Duration::from_millis(300);
 /// Maximum time to wait until CUPTI is detached, once the worker has begun to detach it and the attempt can no longer
 /// be abandoned.
 const FINALISE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum time by which this library delays another profiler's call of CUPTI in order to release CUPTI first.
+/// Maximum time to wait for the lock on the plan, for the worker, and for the release of CUPTI, before another
+/// profiler's call of CUPTI. The call is delayed by the sum of these waits.
 const YIELD_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum time by which the end of the process is delayed until CUPTI has handed over its records.
+/// Maximum time to wait at the end of the process: for the lock on the plan, and then for the worker, until CUPTI has
+/// handed over its records.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 lifecycle::global! {
     stage: Sinks;
@@ -140,7 +144,7 @@ pub(crate) fn start(settings: &Settings) {
 }
 
 /// Prepares to record kernels in the next `kernels` iterations; `None` means that no kernels are recorded. Called when
-/// a window opens, or when it opens again after an interruption.
+/// a window opens, also after an interruption, and when an open window begins the part in which kernels are recorded.
 pub(crate) fn may_take(kernels: Option<u64>) {
     let settings = tllmprof_session::activity::settings();
     let Some((settings, steps)) = settings.zip(kernels) else {
@@ -191,8 +195,8 @@ pub(crate) fn window_closes(over: u64) {
     }
 }
 
-/// Must be called before another profiler in this process calls a function of CUPTI. Releases CUPTI if the other
-/// profiler begins to use CUPTI with this call.
+/// Must be called before another profiler in this process calls a function of CUPTI. Releases CUPTI first, unless the
+/// call only ends a subscription.
 pub(crate) fn is_called(call: CuptiCall) {
     if others::call(call) {
         yield_to_another();
@@ -239,8 +243,8 @@ fn yield_to_another() {
     taking::end();
 }
 
-/// Detaches CUPTI after the window (the range of profiled iterations) has closed, if the plan requires this. The device
-/// is idle at this time, unless a stream capture is active (`capturing`).
+/// Detaches CUPTI after the window (the range of profiled iterations) has closed, if the plan requires this. `over` is
+/// the first iteration after the window. If `capturing` is true, a stream capture is active, so CUPTI is not detached.
 pub(crate) fn window_has_closed(over: u64, capturing: bool) {
     let mut plan = PLAN.lock();
     let cupti = whereabouts();
@@ -365,8 +369,8 @@ impl AttachPlan {
         true
     }
 
-    /// Tries to detach CUPTI at the beginning of `iteration`, and logs the result. If the attempt fails, the plan may
-    /// contain another one.
+    /// Tries to detach CUPTI at the beginning of `iteration`, and logs the result. After a failure, the plan may
+    /// require a further attempt at a later iteration.
     fn leave(&mut self, iteration: u64) {
         let since = Instant::now();
         let was_on = jobs::is_on();
@@ -435,8 +439,8 @@ fn leave_once() -> Left {
     if worker::run(worker::Job::Cupti(Job::Leave), LEAVE_TIMEOUT) {
         return jobs::left();
     }
-    // The job took too long. The device may be busy with work that waits for a thread which the closed gate keeps out
-    // of the driver, so the attempt is abandoned.
+    // The job took too long. The reason may be a deadlock: the device waits for a thread of the program, and the closed
+    // gate keeps this thread out of the driver. So the attempt is abandoned.
     if jobs::abandon_attempt() {
         return Left::Busy;
     }

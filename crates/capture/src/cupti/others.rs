@@ -11,7 +11,8 @@ use tllmprof_platform::lifecycle;
 lifecycle::global! {
     stage: Sinks;
 
-    /// Number of CUPTI calls with which other profilers begin to use CUPTI, and which have not returned yet.
+    /// Number of other profilers' calls of CUPTI that require this library to release CUPTI ([`takes`]) and that have
+    /// not returned yet.
     #[fork(reset)]
     static COMING: AtomicU32 = AtomicU32::new(0);
     /// Number of subscriptions to CUPTI that other profilers have.
@@ -22,7 +23,7 @@ lifecycle::global! {
     static HAS_REGISTERED: AtomicBool = AtomicBool::new(false);
 }
 
-/// Returns true if a call with which another profiler begins to use CUPTI has not returned yet.
+/// Returns true if another profiler's call of CUPTI has not returned yet, and required this library to release CUPTI.
 pub(crate) fn are_coming() -> bool {
     COMING.load(Ordering::Acquire) > 0
 }

@@ -2,22 +2,25 @@
 //! each iteration and window.
 //!
 //! In the table, each cell has the action, if one is required, and the new state, if it changes. "Stop" means: write
-//! into the record that the recording of kernels has ended (see [`Action`]).
+//! into the record that kernels were recorded up to the iteration that has just ended. "Stop before" means the same for
+//! the iteration before that one. "Log" means: log that no kernels were recorded (see [`Action`]).
 //!
 //! | state             | `Opens`   | `Obstructed` | an iteration `Begins`         | `Closes`      | `Ends`     |
 //! |-------------------|-----------|--------------|-------------------------------|---------------|------------|
 //! | `Off`             | `Waiting` | `Hopeless`   |                               |               |            |
-//! | `Waiting`         |           | `Hopeless`   | attach, unless a stream capture is active | `Leaving` if a detachment is pending, else `Off` | `Off` |
+//! | `Waiting`         |           | `Hopeless`   | attach, if nothing is captured| log, `Off`¹   | `Off`      |
 //! | `Taking(until)`   |           | `Hopeless`   | at `until`: stop and `Leaving`| stop, `Leaving` | stop, `Off` |
-//! | `Cut`             |           | `Hopeless`   | stop before it, `Off`         | stop before, `Off` | stop before, `Off` |
+//! | `Cut`             |           | `Hopeless`   | stop before, `Off`            | as for `Begins` | as for `Begins` |
 //! | `Leaving(tries)`  | `Waiting` | `Hopeless`   | detach, if this is due        |               | `Off`      |
 //! | `Hopeless`        |           |              | detach, if this is due        |               | `Hopeless` |
+//!
+//! ¹ `Leaving`, if a detachment of CUPTI is pending from an earlier window.
 //!
 //! Attaching results in `Attached` (`Waiting` → `Taking`) or `NotAttached` (→ `Off`, `Leaving` or `Hopeless`).
 //! Detaching results in `Left` (→ `Off`), `Busy` (→ `Leaving`, to try again later, or `Off`), `Early` (→ `Leaving`,
 //! to try again later) or `Broken` (→ `Hopeless`). `Yields` turns `Taking` into `Cut`, and removes a pending
-//! detachment from all other states. `Closed` has the same effect as a `Begins` that attaches nothing. A transition
-//! that the table leaves empty changes nothing.
+//! detachment from all other states. `Closed` has the same effect as `Begins` in the states `Leaving` and `Hopeless`,
+//! and no effect in the other states. A transition that the table leaves empty changes nothing.
 
 #[cfg(test)]
 mod tests;
@@ -124,7 +127,8 @@ pub(crate) enum PlanEvent {
     Left,
     /// Another profiler in this process takes CUPTI.
     Yields,
-    /// CUPTI could not be detached this time, because the driver or the device was busy. The detachment is tried again.
+    /// CUPTI could not be detached this time, because the driver or the device was busy. The detachment is tried again,
+    /// until [`MAX_TRIES`] attempts have been made.
     Busy { iteration: u64 },
     /// It is too early to detach CUPTI. The check that found this does not count as an attempt to detach it.
     Early { iteration: u64 },
@@ -147,7 +151,8 @@ pub(crate) enum Action {
     StopBefore,
     /// Act as for [`Action::Stop`], then as for [`Action::Leave`].
     StopAndLeave,
-    /// Detach CUPTI. This results in [`PlanEvent::Left`], [`PlanEvent::Busy`], [`PlanEvent::Early`] or [`PlanEvent::Broken`].
+    /// Detach CUPTI. This results in [`PlanEvent::Left`], [`PlanEvent::Busy`], [`PlanEvent::Early`] or
+    /// [`PlanEvent::Broken`].
     Leave,
     /// Log that no kernels were recorded in the window (the range of profiled iterations), because CUPTI could not be
     /// attached: a stream capture was active before each of its iterations.

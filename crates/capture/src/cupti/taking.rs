@@ -89,8 +89,8 @@ pub(crate) fn begin(since: ClockReading, ahead: i64) {
     });
 }
 
-/// Maximum time that a thread of the program waits for the lock on `TAKING`. The thread that holds the lock may be
-/// CUPTI's, which may hang.
+/// Maximum time that [`judge`], [`end`] and [`totals`] wait for the lock on `TAKING`. The thread that holds the lock
+/// may be CUPTI's, which may hang.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Finds the scopes (modules, ranges and functions) of the graph nodes whose kernels have been recorded so far, and
@@ -111,8 +111,8 @@ pub(crate) fn end() {
     }
 }
 
-/// Returns the totals since the recording of GPU work began ([`begin`]). If another thread holds the lock on the
-/// recording for long, the number of CUDA calls is 0.
+/// Returns the totals since the recording of GPU work began ([`begin`]). The number of CUDA calls is 0 if the recording
+/// has ended, or if another thread holds the lock on `TAKING` for longer than [`LOCK_TIMEOUT`].
 pub(crate) fn totals() -> RecordedCounts {
     let calls = TAKING
         .lock_for(LOCK_TIMEOUT)

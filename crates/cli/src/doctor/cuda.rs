@@ -66,8 +66,8 @@ pub(crate) fn describe(section: &mut Section, closure: &Closure) {
     );
 }
 
-/// Returns true if a module looks as if it contained a statically linked CUDA runtime. Such a runtime opens the driver
-/// by name and gets all other functions from `cuGetProcAddress`.
+/// Returns true if a module looks as if it contained a statically linked CUDA runtime. Such a runtime opens
+/// `libcuda.so.1` and gets the driver's functions from `cuGetProcAddress`, so it contains both names as strings.
 fn asks_the_driver(loaded: &Loaded) -> bool {
     const STRINGS: [&str; 2] = ["libcuda.so.1", "cuGetProcAddress"];
     !loaded.name.starts_with("libcuda")

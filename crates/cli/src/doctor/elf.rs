@@ -16,8 +16,8 @@ use super::version::Version;
 pub(crate) struct Elf {
     pub is_64: bool,
     pub machine: u16,
-    /// The dynamic linker that the file requests. `None` for a static program, into which nothing
-    /// can be preloaded.
+    /// The dynamic linker that the file requests. Most libraries request none. A program that requests none is static,
+    /// and nothing can be preloaded into it.
     pub interpreter: Option<String>,
     pub needed: Vec<String>,
     pub soname: Option<String>,
@@ -29,8 +29,8 @@ pub(crate) struct Elf {
     pub glibc_demanded: Option<Version>,
     /// The highest `GLIBC_x.y` version that the file defines. `None` if the file is not glibc.
     pub glibc_provided: Option<Version>,
-    /// True if the file's symbol tables have names that begin with `cuda`. False for a stripped
-    /// file.
+    /// True if the file's symbol table (`.symtab`) defines one of two functions of the CUDA runtime: `cudaGraphLaunch`
+    /// or `cudaGetDriverEntryPoint`. A stripped file has no such table.
     pub has_cuda_symbols: bool,
     /// The kind of the CPython module, if the file exports CPython's C API.
     pub python: Option<CPython>,
@@ -179,8 +179,7 @@ where
             read_dynamic::<Header, _>(&mut found, segments, entries, endian, data)?;
         }
     }
-    // The fields that come from section headers are read last. A stripped file may have no section headers, and the
-    // other fields do not need them.
+    // Only the remaining fields come from section headers. A stripped file may have no section headers.
     read_sections::<Header, _>(&mut found, header, endian, data)?;
     Ok(found)
 }

@@ -121,8 +121,8 @@ fn profiler(section: &mut Section, profiler: &Profiler) {
     }
 }
 
-/// Returns the line of a profiler's `--version` output that contains the version number. Returns `None` if the profiler
-/// cannot be run, takes longer than 10 s, or prints no such line.
+/// Returns the first line of a profiler's `--version` output that contains the word "version". Returns `None` if the
+/// profiler cannot be run, takes longer than 10 s, or prints no such line.
 fn version(path: &Path) -> Option<String> {
     let child = Command::new(path)
         .arg("--version")

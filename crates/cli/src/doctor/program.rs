@@ -76,7 +76,7 @@ impl Program {
     /// Finds the executable that a command runs.
     ///
     /// # Errors
-    /// The command cannot start, for the reason that the error gives.
+    /// The command cannot start, or the files that it would run cannot be examined.
     pub(super) fn from_command(command: &[OsString]) -> Result<Self, StartRefusal> {
         let arguments = command.get(1..).unwrap_or_default();
         let command = command.first().map_or(OsStr::new(""), OsString::as_os_str);

@@ -1,10 +1,10 @@
 //! Predicts what happens if the library is preloaded into a program: whether the program starts, and whether the
 //! library is loaded into the program.
 //!
-//! If the loader cannot load the library, it may start the program without the library, without a message. If the
-//! loader cannot satisfy the library's requirements, it ends the program. AddressSanitizer ends a program into which
-//! any library is preloaded. So these cases are reported before the program starts. Only failures that are certain are
-//! reported. In doubt, the program is started.
+//! If the dynamic loader cannot load the library itself, the program may run without the library, and the user may get
+//! no message. If the loader cannot satisfy the library's requirements, it ends the program. AddressSanitizer ends a
+//! program into which any library is preloaded. So these cases are reported before the program starts. Only failures
+//! that are certain are reported. In doubt, the program is started.
 
 use std::env;
 use std::fs;

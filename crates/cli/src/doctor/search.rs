@@ -135,8 +135,9 @@ impl Search {
         fits(&path, like).then_some(path)
     }
 
-    /// Returns all paths at which the loader may find the library `name`, if a program or a library that is preloaded
-    /// into the program requires it.
+    /// Returns the paths at which the loader may find the library `name`, if a program or a library that is preloaded
+    /// into the program requires it: those in the folders that the program or `LD_LIBRARY_PATH` names, and the one that
+    /// [`Search::by_name`] returns.
     pub(crate) fn find_candidates(
         &self,
         name: &str,

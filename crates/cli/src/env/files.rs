@@ -27,7 +27,9 @@ pub(crate) fn is_recorded_in(folder: &str, variables: &Variables) -> bool {
         .any(|(name, value)| *name == variable::trace && is_in(value))
 }
 
-/// Returns a strategic-merge patch for any Kubernetes object that has a pod template.
+/// Returns a strategic-merge patch for any Kubernetes object that has a pod template. The patch adds an init container,
+/// which copies the library from `image` into the pod. For the container `container`, the patch sets `LD_PRELOAD` and
+/// the variables.
 pub(crate) fn k8s(container: &str, image: &str, variables: &Variables) -> Result<Vec<u8>> {
     let name = scalar(container);
     let image = scalar(image);
@@ -133,8 +135,8 @@ pub(crate) fn systemd(library: &Path, variables: &Variables) -> Result<Vec<u8>> 
         .iter()
         .map(|(name, value)| (*name, value.as_os_str()));
     for (name, value) in std::iter::once(library).chain(variables) {
-        // systemd understands the same escapes as YAML. In addition, systemd expands specifiers that begin with `%`, so
-        // each `%` is doubled.
+        // systemd understands the escapes that `scalar` writes. In addition, systemd expands specifiers that begin with
+        // `%`, so each `%` is doubled.
         let both = scalar(&format!("{name}={}", text(name, value)?)).replace('%', "%%");
         out.push_str(&format!("Environment={both}\n"));
     }
@@ -162,7 +164,7 @@ pub(crate) fn ray(preload: &OsStr, variables: &Variables) -> Result<Vec<u8>> {
     Ok(format!("{{\"env_vars\": {{{}}}}}\n", pairs.join(", ")).into_bytes())
 }
 
-/// Returns true if the value contains a variable such as `$NAME`, which a shell or a similar program would expand.
+/// Returns true if the value contains a variable such as `$NAME` or `${NAME}`, which Ray would replace.
 fn names_variable(value: &str) -> bool {
     let begins = |c: char| c == '{' || c == '_' || c.is_ascii_alphanumeric();
     value

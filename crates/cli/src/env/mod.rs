@@ -76,7 +76,7 @@ enum EnvFormat {
     Systemd,
 }
 
-/// The default name of the image that contains the library, with this version.
+/// The default name of the image that contains the library. The image's tag is the version of tllmprof.
 const IMAGE: &str = concat!("tllmprof:", env!("CARGO_PKG_VERSION"));
 
 type Variables = Vec<(&'static str, OsString)>;
@@ -150,10 +150,10 @@ impl EnvArguments {
         })
     }
 
-    /// Checks that the format of the output uses all options that the user gave.
+    /// Checks that the output's format uses the options `--name` and `--image`, if the user gave them.
     ///
     /// # Errors
-    /// The format does not use one of the options.
+    /// The user gave one of these options, and the format does not use it.
     fn check_format(&self) -> Result<()> {
         let is_named = matches!(self.format, EnvFormat::K8s | EnvFormat::Compose);
         if self.name.is_some() && !is_named {
@@ -169,8 +169,8 @@ impl EnvArguments {
         Ok(())
     }
 
-    /// Returns the folder on this machine that is mounted into a Docker container for records. `None` if no record
-    /// goes to the container's default folder.
+    /// Returns the folder on this machine that is mounted into a Docker container for records. `None` for other
+    /// formats, and if no record goes to the container's default folder.
     fn host_records(&self, variables: &Variables) -> Result<Option<PathBuf>> {
         if self.format != EnvFormat::Docker || !files::is_recorded_in(files::RECORDS, variables) {
             return Ok(None);
@@ -179,7 +179,8 @@ impl EnvArguments {
         Ok(Some(folder))
     }
 
-    /// Returns the path of the library on this machine, or an empty path for a format that does not contain this path.
+    /// Returns the path of the library on this machine. The path is empty for the format `k8s`, which does not contain
+    /// it, unless the user named a program to check.
     fn library(&self) -> Result<PathBuf> {
         if self.format == EnvFormat::K8s && self.command.is_empty() {
             return Ok(PathBuf::new());
@@ -199,8 +200,8 @@ impl EnvArguments {
         })
     }
 
-    /// Returns the variables to print: those that the options or this environment set, and those that all processes
-    /// of the run must share, such as the run's identifier.
+    /// Returns the variables to print: those that the options or this environment set. If they do not set them, the
+    /// run's identifier, which all processes of the run must share, and the default path of records are added.
     fn variables(&self, settings: &Settings) -> Result<Variables> {
         let mut given = self.options.given(Measures::All);
         let is_given = |name: &str, given: &[Given]| {

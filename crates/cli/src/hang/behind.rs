@@ -12,11 +12,12 @@ use super::wording::{arguments, communicator, names, numbered};
 /// A call of NCCL that some ranks have entered and that other ranks (the late ones) still have to enter.
 struct MissingCall {
     communicator: u64,
-    /// The kind of call that the late ranks have to make, such as a receive. `None` if the call is a collective that
-    /// no rank's ring file, which holds the latest calls, still contains.
+    /// The kind of call that the late ranks have to make, such as a receive. `None` for a collective that is no longer
+    /// in the ring files (the files with the latest calls) of the ranks `ahead`.
     collective: Option<Collective>,
     number: u64,
-    /// The other rank of a send or receive, by its number in the communicator. `None` for a collective.
+    /// For a send or receive: the rank that has entered its side of the transfer, by its number in the communicator.
+    /// `None` for a collective.
     peer: Option<u32>,
     /// The arguments with which one of the ranks `ahead` has entered the call. `None` if no ring file still contains
     /// them.
@@ -26,7 +27,7 @@ struct MissingCall {
 }
 
 impl MissingCall {
-    /// Returns the next collective of the communicator `id`, if some of the ranks `users` have entered it and others
+    /// Returns the first collective of the communicator `id` that some of the ranks `users` have entered and others
     /// have not. `None` if all ranks have entered the same number of collectives. All ranks in `users` use the
     /// communicator.
     fn find_collective(ranks: &[RankState], id: u64, users: &[usize]) -> Option<Self> {
@@ -51,8 +52,8 @@ impl MissingCall {
         })
     }
 
-    /// Finds each send whose receiver has not entered the matching receive, and each receive whose sender has not
-    /// entered the matching send.
+    /// Finds sends whose receiver has not entered the matching receive, and receives whose sender has not entered the
+    /// matching send. For each pair of ranks and each direction, only the first such call is returned.
     fn find_transfers(ranks: &[RankState], id: u64, users: &[usize]) -> Vec<Self> {
         let mut found = Vec::new();
         for [ahead, late] in pairs(ranks, id, users) {
@@ -96,8 +97,8 @@ impl MissingCall {
 }
 
 /// Finds the rank, among the ranks `part`, for which other ranks wait: they have entered a collective, send or receive
-/// that this rank has not entered. If this rank itself waits in another call for another rank, the search continues
-/// with that rank. Returns the verdict on the rank, or `None` if no rank is late in any call.
+/// that this rank has not entered. A rank that itself waits for another rank is not the cause. If each late rank waits
+/// for another one, the verdict is that the ranks wait for each other. Returns `None` if no rank is late in any call.
 pub(super) fn behind(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     let mut missing = Vec::new();
     for (id, users) in &shared(ranks, part) {

@@ -1,5 +1,5 @@
-//! Finds calls of NCCL with which ranks wait for each other. The calls are read from the ranks' ring files, which
-//! hold the latest steps and collectives.
+//! Reads the calls of NCCL in which ranks wait for each other. The calls come from the ranks' ring files, which hold
+//! the latest steps and collectives.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,8 @@ pub(super) fn calls_of(rank: &RankState, id: u64) -> BTreeMap<u64, &Called> {
         .collect()
 }
 
-/// Returns the communicators that at least two of the ranks `part` use, each with the ranks that use it.
+/// Returns the communicators that at least two of the ranks `part` use, each with the ranks that use it. Communicators
+/// whose id is not known (0) are left out.
 pub(super) fn shared(ranks: &[RankState], part: &[usize]) -> BTreeMap<u64, Vec<usize>> {
     let mut users: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for index in part {

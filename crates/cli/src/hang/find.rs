@@ -22,8 +22,8 @@ pub(super) struct ProcessRing {
 }
 
 impl ProcessRing {
-    /// Reads the ring file (the latest steps and collectives of the process) again. If the file was deleted, returns
-    /// the content that was read earlier.
+    /// Reads the ring file (the latest steps and collectives of the process) again. If it can no longer be read,
+    /// returns the content that was read earlier.
     pub(crate) fn again(&self) -> Ring {
         read(&self.path).unwrap_or_else(|_| self.ring.clone())
     }

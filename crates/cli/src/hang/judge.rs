@@ -20,10 +20,10 @@ const LONGEST_PREFILL_NS: u64 = 10_000_000_000;
 /// Minimum time for which all ranks must have waited for the GPU before they are called stuck, as a multiple of the
 /// longest recent step. The longer of this time and [`LONGEST_PREFILL_NS`] applies.
 const LONGER_THAN_STEPS: u64 = 2;
-/// Maximum time, in nanoseconds, for which a thread that uses the processor counts as working. If it has used the
-/// processor for longer, it may be waiting in a busy loop.
+/// Maximum time, in nanoseconds, for which a rank whose thread uses the processor counts as working while no step or
+/// collective begins or ends. After this time, the thread may be waiting in a busy loop.
 const LONGEST_WORK_NS: u64 = 60_000_000_000;
-/// Maximum time for which a thread that uses the processor counts as working, as a multiple of the longest recent
+/// Maximum time for which a rank whose thread uses the processor counts as working, as a multiple of the longest recent
 /// step. The longer of this time and [`LONGEST_WORK_NS`] applies.
 const LONGER_WORK_THAN_STEPS: u64 = 10;
 
@@ -297,7 +297,8 @@ fn waiting_for_gpu(
     if let Some(verdict) = captured_mismatch(ranks, part).filter(|_| others.is_empty()) {
         return verdict;
     }
-    // The other ranks wait for the rank whose GPU waits for a function on the host.
+    // If the GPU of a rank waits for a function on the host, the GPUs of the other ranks wait for that rank. So the
+    // verdict names the host function of that rank.
     let mut in_host_function =
         of_kind(VerdictKind::Gpu).filter(|(_, cause)| cause.is_host_function);
     let first = in_host_function.next().or(of_kind(VerdictKind::Gpu).next());

@@ -49,8 +49,8 @@ fn mismatch_in(ranks: &[RankState], id: u64, users: &[usize]) -> Option<HangVerd
         by_operation.sort_by_key(|(_, its)| its.len());
         let (odd, its) = &by_operation[0];
         let (usual, others) = &by_operation[by_operation.len() - 1];
-        // Two ranks may have called the same operations in different orders. This is assumed if the next collective of
-        // the first rank is the operation that the other rank called first.
+        // Two ranks may have called the same operations in different orders. This is assumed if one of them called, as
+        // its next collective, the operation that the other one called as collective `number`.
         let next = |index: usize| {
             let place = users.iter().position(|user| *user == index)?;
             calls[place].get(&(number + 1)).map(|call| call.operation)
@@ -110,8 +110,9 @@ fn transfer_mismatch(ranks: &[RankState], id: u64, users: &[usize]) -> Option<Ha
 }
 
 /// Returns the verdict on ranks whose CUDA graphs contain other collectives than the graphs of the other ranks. `None`
-/// if all graphs contain the same collectives. A rank's list of collectives is not compared if it may be incomplete.
-/// Call this only if all ranks wait for the GPU, because the lists differ while ranks are still capturing.
+/// if all graphs contain the same collectives. A communicator is skipped if the list of collectives of one of its ranks
+/// may be incomplete. Call this only if all ranks wait for the GPU, because the lists differ while ranks are still
+/// capturing.
 pub(super) fn captured_mismatch(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     const WHOLE: usize = 256;
     for (id, users) in &shared(ranks, part) {

@@ -39,10 +39,10 @@ use verdict::{Answer, VerdictKind};
 pub(crate) use watch::StuckWatch;
 
 /// Time between the two readings of each process's threads and of its ring file, which holds the latest steps and
-/// collectives. A process is not stuck if anything has changed at the second reading.
+/// collectives. Ranks are not stuck if a step or collective begins or ends in this time.
 const BETWEEN: Duration = Duration::from_secs(1);
-/// Time between the two readings if no ring file has changed for much longer than [`BETWEEN`]. The readings then only
-/// have to show if a thread uses the processor.
+/// Time between the two readings in [`stuck_times`]. At least one ring file has then not changed for
+/// [`judge::LEAST_QUIET_NS`], so the readings mainly have to show if threads use the processor.
 const BETWEEN_IF_QUIET: Duration = Duration::from_millis(100);
 
 #[derive(clap::Args)]
@@ -96,15 +96,15 @@ pub(crate) fn run(arguments: &HangArguments) -> Result<ExitCode> {
 }
 
 /// Returns the states of the processes in `found`, which are read as [`read_twice`] describes. If ranks are stuck
-/// according to these states, the states are read once more.
+/// according to these states, and a process still runs, the states are read once more.
 fn examine(found: &mut [ProcessRing], between: Duration) -> Vec<RankState> {
     confirm(|| read_twice(found, between))
 }
 
-/// Returns the result of `read`. If ranks are stuck according to this result, calls `read` once more and returns the
-/// new result. A second call is necessary because the ranks are not all read at the same moment. If a long wait of all
-/// ranks ends while they are read, the first ranks still seem to wait, but the last ranks are already in their next
-/// step. The second call then shows that all ranks have made progress.
+/// Returns the result of `read`. If ranks are stuck according to this result, and a process still runs, calls `read`
+/// once more and returns the new result. A second call is necessary because the ranks are not all read at the same
+/// moment. If a long wait of all ranks ends while they are read, the first ranks still seem to wait, but the last ranks
+/// are already in their next step. The second call then shows that all ranks have made progress.
 fn confirm(mut read: impl FnMut() -> Vec<RankState>) -> Vec<RankState> {
     let ranks = read();
     let is_stuck = judge::judge_apart(&ranks).any(|(_, verdict)| verdict.answer == Answer::Stuck);
@@ -154,7 +154,8 @@ fn examine_with_faults(found: &mut [ProcessRing], between: Duration) -> Vec<Rank
     ranks
 }
 
-/// Finds the device faults that may have stopped the ranks, in the kernel log or in the file `copy`.
+/// Finds the device faults that may have stopped the ranks, in the kernel log or in the file `copy`. Stores each fault
+/// in the state of its rank.
 ///
 /// # Errors
 /// The log cannot be read.
@@ -291,8 +292,8 @@ fn is_elsewhere(ring: &Ring) -> bool {
     ring.boot != boot()
 }
 
-/// Reads the state of a process, and reads its ring file (its latest steps and collectives) a second time. `before` is
-/// the processor time of each thread at the time when the ring file was first read.
+/// Reads the state of a process, and reads its ring file (its latest steps and collectives) again. `before` is the
+/// processor time of each thread when [`read_twice`] began.
 fn look(found: &ProcessRing, before: Option<&CpuTimes>, symbols: &Symbols) -> RankState {
     let ring = found.again();
     let is_here = ring.boot == boot();
@@ -333,7 +334,7 @@ fn quiet(ring: &Ring) -> u64 {
 }
 
 /// Returns the time at which the latest step or collective in a process's ring file began or ended, in nanoseconds of
-/// `CLOCK_MONOTONIC`.
+/// `CLOCK_MONOTONIC`. If there is none, returns the ring file's begin time.
 fn latest(ring: &Ring) -> u64 {
     let steps = ring.steps.iter().map(|step| (step.begin_ns, step.end_ns));
     let calls = ring

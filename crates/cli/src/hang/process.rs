@@ -175,8 +175,9 @@ fn system_calls(pid: u64, before: &CpuTimes) -> BTreeMap<u32, SystemCallState> {
 }
 
 /// Reads the threads of a process into `rank`, and the stacks of its main thread and of the threads for which the main
-/// thread waits. `before` is the processor time of each thread when the process was first read. If the process's memory
-/// cannot be read, returns the reason.
+/// thread waits. If the main thread waits for the GPU, also reads the stacks of the CUDA driver's threads. `before` is
+/// the processor time of each thread when the process was first read. If the process's memory cannot be read, returns
+/// the reason.
 pub(crate) fn look(
     pid: u64,
     before: &CpuTimes,

@@ -19,10 +19,9 @@ pub(crate) struct RankState {
     /// which the process itself wrote.
     pub pid: u32,
     pub life: Life,
-    /// The content of the process's ring file, with its latest steps and collectives, when the file was read the second
-    /// time.
+    /// The content of the process's ring file, with its latest steps and collectives, when this command last read it.
     pub ring: Ring,
-    /// The content of the process's ring file when it was read the first time, shortly before the second.
+    /// The content of the process's ring file when this command found it, before `ring` was read.
     pub before: Ring,
     /// Time since the latest step or collective began or ended, in nanoseconds. `None` if the ring file (the file with
     /// the latest steps and collectives) is of another machine, or from before the last boot.
@@ -54,7 +53,8 @@ pub(super) struct ProcessThread {
     pub state: char,
     /// True if the thread used processor time between the two times at which its state was read.
     pub ran: bool,
-    /// The name of the system call in which the thread sleeps. `None` if the thread does not sleep in a system call.
+    /// The name of the system call in which the thread sleeps. `None` if the thread does not sleep in a system call, or
+    /// if the call could not be read.
     pub call: Option<String>,
     /// The native functions on the thread's stack, the innermost first, as pairs of a function's name and the file name
     /// of its module.
@@ -102,8 +102,8 @@ impl RankState {
         self.ring.rank.or(largest.map(|(rank, _)| rank.into()))
     }
 
-    /// Returns true if a step or a collective began or ended between the two readings of the ring file, which holds the
-    /// latest of them.
+    /// Returns true if, between the two readings of the ring file, a step or a collective began or ended, or a
+    /// collective was captured into a CUDA graph.
     pub(crate) fn has_moved(&self) -> bool {
         let ends = |ring: &Ring| {
             let steps = ring.steps.iter().filter_map(|step| step.end_ns);
@@ -195,7 +195,8 @@ impl ProcessThread {
             let is_put = name == "put" || name.ends_with(".put");
             is_put && (file.starts_with("queue.py:") || file.starts_with("queues.py:"))
         })?;
-        // A thread that is in `put` of the module `queue` itself waits for the queue's lock, not for room.
+        // If `put` of the module `queue` is the innermost Python function, the thread waits for the queue's lock. A
+        // wait for room is in a function that `put` calls.
         let waits_for_lock = put == 0 && inner[0].contains("queue.py:");
         let caller = self.python.get(put + 1).or(inner.last())?;
         (!waits_for_lock && self.call.is_some()).then_some(caller)

@@ -368,7 +368,7 @@ fn ranks_that_are_read_while_a_long_wait_ends_are_not_stuck() {
     assert_eq!(confirmed(&[&ending, &later]), VerdictKind::Moves);
     assert_eq!(confirmed(&[&ending, &ending]), VerdictKind::NotEntered);
     assert_eq!(confirmed(&[&later]), VerdictKind::Moves);
-    // Ranks that have all ended do not change any more.
+    // Ranks that have all ended do not change any more, so they are read only once.
     let mut ended = ending.clone();
     ended.iter_mut().for_each(|rank| rank.life = Life::Gone);
     assert_eq!(confirmed(&[&ended]), VerdictKind::Dead);
@@ -628,8 +628,8 @@ fn assign(faults: &[DeviceFault], ranks: &mut [RankState]) {
     ranks.iter_mut().for_each(|rank| rank.find_fault(faults));
 }
 
-/// Returns a device fault of the process `pid` at the time `time_ns`. In these tests, the last steps of all ranks end
-/// at one second.
+/// Returns a device fault of the process `pid` at the time `time_ns`. Unless a test changes their steps, the last steps
+/// of all ranks end at one second.
 fn fault(pid: Option<u32>, time_ns: Option<u64>) -> DeviceFault {
     DeviceFault {
         code: 31,

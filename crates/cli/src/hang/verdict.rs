@@ -11,21 +11,25 @@ pub(crate) enum VerdictKind {
     Moves,
     /// All processes have ended regularly, so no rank is stuck.
     Ended,
-    /// The ranks have entered the same collectives, and wait for work, such as requests.
+    /// The ranks wait for work, such as requests. They have entered the same collectives, or the late rank is in a
+    /// function in which an engine waits for requests.
     Idle,
-    /// The other ranks wait for a rank that is using the processor.
+    /// A rank is using the processor. The other ranks, if there are any, may wait for it.
     Busy,
-    /// It is not known if the ranks are stuck: they were quiet for too short a time, or too little is known about them.
+    /// It is not known if the ranks are stuck, because too little is known about them or their threads.
     Unclear,
-    /// Ranks called different collectives where they should have called the same one.
+    /// Ranks called different collectives where they should have called the same one, or a send and its receive have
+    /// different sizes.
     Mismatch,
-    /// Ranks called the same collectives, but in different orders.
+    /// Ranks called the same collectives, but in different orders, or they wait for each other in different calls.
     Order,
     Dead,
     Stopped,
-    /// A rank did not enter a collective that other ranks have entered.
+    /// A rank did not enter a collective, send or receive that other ranks have entered, or it sleeps while the other
+    /// ranks wait for the GPU.
     NotEntered,
-    /// Threads of a process wait for each other's locks.
+    /// Threads of a process wait for each other's locks or for the GIL in a circle, or a thread waits for a lock that
+    /// it holds itself.
     Deadlock,
     Lock,
     Gil,
@@ -33,7 +37,7 @@ pub(crate) enum VerdictKind {
     Queue,
     /// The kernel log contains a fault of a GPU that a rank uses.
     DeviceFault,
-    /// The ranks wait for the GPU, which does not finish its work.
+    /// The ranks wait for the GPU to finish its work.
     Gpu,
 }
 

@@ -66,7 +66,7 @@ pub(crate) fn collective(rank: &RankState, call: &Called) -> String {
     )
 }
 
-/// Returns a description of a call by its number in the communicator, and by the other rank of a send or receive.
+/// Returns a description of a call: its kind, its number, its communicator and, for a send or receive, the other rank.
 pub(super) fn numbered(
     rank: &RankState,
     id: u64,

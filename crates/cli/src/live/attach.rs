@@ -153,7 +153,8 @@ fn attach_one(
             let trace = arguments.options.value("--trace").map(Path::new);
             inside::adapt(pid.into(), trace, &mut variables)?;
             if let Some(trace) = trace {
-                // If the process cannot create its record, it never tries again. So the library is then not loaded.
+                // If the process cannot create its record, the library never tries again. So the path is checked before
+                // the library is loaded.
                 Records::check_for_process("--trace", trace.into(), pid)
                     .map_err(|error| anyhow!("{pid}: {error}"))?;
             }
@@ -233,7 +234,7 @@ fn in_option(options: &Options<true>, bad: &BadValue) -> String {
     format!("{option} \"{typed}\": {problem} (wanted: {wanted})")
 }
 
-/// Returns the first option on the command line that works only if the process contains a CPython.
+/// Returns an option on the command line that works only if the process contains a CPython. `None` if there is none.
 fn asks_python(options: &Options<true>) -> Option<&'static str> {
     let step = options.value("--step").map(OsStr::as_encoded_bytes);
     if step.is_some_and(|step| step.starts_with(b"py:")) {

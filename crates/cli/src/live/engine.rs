@@ -56,7 +56,7 @@ const STARTERS: [&str; 30] = [
     "supervisord",
 ];
 
-/// The parent, the name and the processor time of a process, from its `stat` file.
+/// The parent, the name, the state and the processor time of a process, from its `stat` file.
 #[derive(Clone, Debug)]
 struct One {
     parent: u64,
@@ -90,7 +90,8 @@ pub(crate) struct Driver {
     /// The numbers of the GPUs whose device files the process has open.
     gpus: Vec<u32>,
     ticks: u64,
-    /// Processor time that the process used during [`MEASURED`], in clock ticks. It is also part of `ticks`.
+    /// Processor time that the process used during [`MEASURED`], in clock ticks. It is not part of `ticks`, which was
+    /// read before.
     lately: u64,
 }
 
@@ -136,7 +137,7 @@ impl Processes {
         tops.is_empty() || self.line(pid).any(|one| tops.contains(&one))
     }
 
-    /// Returns the process that started the engine to which `pid` belongs: the last ancestor of `pid` before the
+    /// Returns the process that started the engine to which `pid` belongs: the highest ancestor of `pid` below the
     /// nearest ancestor that is a program of [`STARTERS`]. If there is no such process, returns `pid` itself.
     fn top(&self, pid: u64) -> u64 {
         let is_starter = |pid: &u64| {
@@ -185,7 +186,8 @@ impl Processes {
 }
 
 /// Selects the processes of one engine that drive the GPU. These processes are recognized by the titles that engines
-/// give to them. If no process has such a title, the processes that use most processor time are selected.
+/// give to them. If no process has such a title, each process is selected that uses at least half as much processor
+/// time as the busiest one.
 fn chosen(all: Vec<Driver>) -> Vec<Driver> {
     let titles: Vec<_> = all.iter().map(|driver| driver.title.as_str()).collect();
     let named = tllmprof_engines::drivers(&titles);
@@ -249,7 +251,8 @@ fn has_driver(pid: u64) -> bool {
 /// descendants are searched.
 ///
 /// # Errors
-/// No process drives a GPU, or there are several engines and it is not clear which one is meant.
+/// One of `tops` does not exist, no process drives a GPU, or there are several engines and it is not clear which one is
+/// meant.
 pub(crate) fn find(tops: &[u64]) -> Result<Vec<Driver>> {
     let processes = Processes::read(tops)?;
     let own = u64::from(std::process::id());
@@ -290,7 +293,7 @@ pub(crate) fn find(tops: &[u64]) -> Result<Vec<Driver>> {
 /// descendants count.
 ///
 /// # Errors
-/// The errors of [`find`].
+/// One of `tops` does not exist, or there are several engines and it is not clear which one is meant.
 pub(crate) fn among(all: &[u64], tops: &[u64]) -> Result<Vec<u64>> {
     let processes = Processes::read(tops)?;
     let all = all.iter().filter(|pid| processes.is_below(**pid, tops));

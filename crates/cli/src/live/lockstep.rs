@@ -9,9 +9,10 @@ use tllmprof_control::Status;
 /// the same time), if both counts are read at the same time.
 const APART: u64 = 2;
 /// Minimum duration that [`Plan::new`] assumes for a sample (a reading of all step counts) when it chooses the first
-/// step. Even a process that has answered a sample quickly may need longer to accept the first step: on a busy machine,
-/// a thread waits tens of milliseconds for a processor. A process that has already passed the first step refuses it.
-/// The windows that other processes have opened by then stay in their records, with only a few iterations.
+/// step of the windows. Even a process that has answered a sample quickly may need longer to accept a window: on a busy
+/// machine, a thread waits tens of milliseconds for a processor. A process that has already passed the first step
+/// refuses the window. The windows that other processes have opened by then stay in their records, with only a few
+/// iterations.
 const MIN_TRIP: Duration = Duration::from_millis(50);
 
 /// The step counts of all processes, which were read at nearly the same time.

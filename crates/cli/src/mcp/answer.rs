@@ -16,7 +16,7 @@ const MESSAGES: usize = 1000;
 /// The part of the maximum length that is for the tool's result, in bytes. The other 500 bytes are for the JSON around
 /// the messages and the result.
 const FIGURES: usize = LONGEST - MESSAGES - 500;
-/// Maximum lengths of each text in a row, in bytes. They are tried in this order until the row is short enough.
+/// Maximum lengths of each text in a row, in characters. They are tried in this order until the row is short enough.
 const TEXTS: [usize; 4] = [2000, 400, 100, 30];
 
 /// The rows of a list that an answer contains.
@@ -100,7 +100,7 @@ fn fitted(value: &Value, longest: usize) -> String {
     json(&Value::Object(simple.collect()))
 }
 
-/// Returns a value without `null`. Texts that are longer than `most` bytes lose their middle.
+/// Returns a value without `null`. Texts that are longer than `most` characters lose their middle.
 fn shortened(value: &Value, most: usize) -> Value {
     match value {
         Value::String(text) => Value::String(cut_middle(text, most)),
@@ -154,7 +154,7 @@ pub(crate) fn messages(messages: &[String]) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Returns the text of an error as one line of at most [`MESSAGES`] bytes.
+/// Returns the text of an error as one line. A line that is longer than [`MESSAGES`] characters loses its middle.
 pub(crate) fn error(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     cut_middle(&line, MESSAGES)

@@ -48,7 +48,8 @@ pub(crate) struct Gpu<'nvml> {
     since: u64,
 }
 
-/// Values that are means over an interval. Start and end are in nanoseconds of `CLOCK_MONOTONIC`.
+/// The values of one sample, and the interval since the previous sample. Start and end are in nanoseconds of
+/// `CLOCK_MONOTONIC`.
 pub(crate) struct MeasuredValues {
     pub start: u64,
     pub end: u64,
@@ -73,7 +74,7 @@ impl<'nvml> Gpu<'nvml> {
     }
 
     /// Returns the processes that use the GPU. Each comes with its share of the SMs' time in percent, if the share is
-    /// known.
+    /// known. For a divided GPU (MIG), the list is empty.
     ///
     /// # Errors
     /// The driver does not list the processes.

@@ -106,7 +106,7 @@ impl Sampler {
 
     /// Lets the sampling process begin to sample. Called when the program has started.
     pub(crate) fn begin(&mut self) {
-        // A failed write means that the sampling process has ended. It has then logged the reason.
+        // A failed write means that the sampling process has ended. The program then runs without samples.
         let _ = self.orders.write_all(&[0]);
     }
 

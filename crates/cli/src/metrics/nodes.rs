@@ -34,7 +34,7 @@ struct WatchedThread {
     is_busy: bool,
 }
 
-/// A thread that was found on one NUMA node, and on another node in the examination before.
+/// A thread that is on another NUMA node than at the last examination, or whose node was found for the first time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MovedThread {
     pub pid: u32,
@@ -91,8 +91,9 @@ impl NumaNodes {
         Some(text)
     }
 
-    /// Returns the threads of `processes` that have moved to another NUMA node since they were last examined. If `all`
-    /// is false, only threads that were busy at the last examination of all threads are examined.
+    /// Returns the threads of `processes` that are on another NUMA node than when they were last examined, and the
+    /// threads whose node is found for the first time. If `all` is false, only threads that were busy at the last
+    /// examination of all threads are examined.
     pub(crate) fn moved(
         &mut self,
         processes: impl Iterator<Item = u64>,

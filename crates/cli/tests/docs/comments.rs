@@ -20,7 +20,7 @@ const IN_COMMENTS: [(&str, &str); 4] = [
 /// Maximum number of doc comments, in all files, that begin with one of [`OPENINGS`]. It is not 0, because the help
 /// texts of options begin in this way.
 const MAX_OPENINGS: usize = 200;
-/// Maximum number of comment lines, in all files, that contain a word from the lists of words to avoid.
+/// Maximum number of comment lines, in all files, that contain a word from [`WORDS`] or [`IN_COMMENTS`].
 const MAX_WORDS: usize = 150;
 /// Words that begin a clause. A doc comment has to begin with a sentence or a noun phrase instead.
 const OPENINGS: &str = r"^(What|Whether|How|Where|Which)(?-u:\b)";
@@ -78,7 +78,7 @@ fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns a pattern that finds any of the words to avoid, in text in lower case.
+/// Returns a pattern that finds any word from [`WORDS`] or [`IN_COMMENTS`] in a text in lower case.
 fn any_word() -> Regex {
     let words = WORDS.iter().chain(&IN_COMMENTS).map(|(word, _)| *word);
     let words = words.collect::<Vec<_>>().join("|").to_lowercase();

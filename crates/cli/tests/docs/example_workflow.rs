@@ -26,7 +26,7 @@ fn commands() -> Vec<String> {
     commands.collect()
 }
 
-/// Runs a command like a step of the workflow, which ends at the first failure.
+/// Runs a command as CI runs a step of the workflow: in a shell that ends at the first failure.
 fn step(command: &str, scratch: &Scratch) -> Ended {
     let folder = Path::new(env!("CARGO_BIN_EXE_tllmprof")).parent().unwrap();
     let path = format!("{}:/usr/bin:/bin", folder.display());
@@ -64,7 +64,8 @@ fn the_comparisons_of_the_workflow_judge_runs() {
         for run in 1..=3 {
             let folder = scratch.path(&format!("tllmprof-new-{run}"));
             fs::create_dir_all(&folder).unwrap();
-            // Each record belongs to a separate run, because the boot of its machine differs.
+            // Each record belongs to a separate run, because its boot id, which identifies one start of a machine,
+            // differs.
             let (mut builder, truth) = Server::rank(0).record();
             let value = builder.string(1, &format!("{change} {run}")).into();
             let key = Some(Info::Boot);

@@ -9,7 +9,7 @@ use super::links::anchors;
 use super::words::root;
 
 const HISTORY: &str = "docs/history/measured-history.md";
-/// The page that contains every figure, with its date and a link to its measurement.
+/// The page with a table of measured figures, each with its date and a link to its measurement.
 const TABLE: &str = "docs/measured.md";
 /// Pages that may contain different figures, because their figures are from another day or about a single program.
 const LEFT_OUT: [&str; 2] = ["harmless.md", "messages.md"];

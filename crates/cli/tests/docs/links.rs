@@ -60,7 +60,7 @@ fn targets(prose: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Returns the links of a page that lead to no file or no heading.
+/// Returns the links of a page whose target, a file or a heading in it, does not exist.
 fn dead(page: &Path) -> Vec<String> {
     let text = fs::read_to_string(page).unwrap();
     let folder = page.parent().unwrap();

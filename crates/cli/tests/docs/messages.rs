@@ -199,8 +199,8 @@ fn said(source: &str) -> Vec<(String, String)> {
             let rest = rest.trim_start();
             let rest = rest.strip_prefix("format_args!(").unwrap_or(rest);
             let text = rest.strip_prefix('"').map(|rest| literal(rest).0);
-            // The level and the text of a `log::line` call are computed, so neither is compared. The page has the text
-            // in a row of its own.
+            // A `log::line` call has no string literal with the whole text. So the call counts as a line whose text
+            // comes from another function ([`MADE_ELSEWHERE`]), and its level is not compared.
             if call == "log::line(" {
                 said.push((String::new(), "…".to_owned()));
             } else {

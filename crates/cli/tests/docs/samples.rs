@@ -7,7 +7,8 @@ use regex::Regex;
 
 use super::words::{files, literals, root};
 
-/// Returns the headings and row names in a sample report. A line `…` marks the end of a sample that shows only a part.
+/// Returns the headings and row names in a sample report. A sample that shows only a part of a report ends with a line
+/// `…`, which is neither.
 fn names(sample: &str) -> Vec<String> {
     let in_columns = Regex::new(r" {2,}").unwrap();
     let count = Regex::new(r" \([0-9 ].*\)$").unwrap();

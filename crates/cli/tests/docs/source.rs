@@ -13,7 +13,7 @@ pub(crate) enum Language {
 }
 
 impl Language {
-    /// Returns the language of a file, which its extension or its first line shows.
+    /// Returns the language of a file, given its path and its text. `None` if the language is not one of those above.
     pub(crate) fn find(path: &Path, text: &str) -> Option<Self> {
         match path.extension().and_then(OsStr::to_str) {
             Some("rs") => Some(Self::Rust),
@@ -160,8 +160,8 @@ fn character(text: &str) -> Option<usize> {
     }
 }
 
-/// Returns the length, in bytes, of a string with escapes, up to its closing quote. If `has_lines` is false, the string
-/// may not have several lines, so it also ends at the end of the line.
+/// Returns the length, in bytes, of a string with escapes, including both quotes. If `has_lines` is false, a string
+/// without a closing quote ends at the end of its line.
 fn closed(text: &str, quote: char, has_lines: bool) -> usize {
     let mut is_escaped = false;
     for (at, c) in text.char_indices().skip(1) {

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use regex::Regex;
 
-/// Words that string literals of the crates and documents avoid. Each is a pattern of whole words, with better words.
+/// Words that must not occur in documents and in string literals of the sources. Each entry is a pattern of whole
+/// words, and better words.
 pub(crate) const WORDS: [(&str, &str); 29] = [
     ("tells?|told|telling", "log, report, show, warn"),
     ("lets? (it |them )?be", "leaves alone"),

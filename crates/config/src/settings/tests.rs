@@ -79,8 +79,8 @@ fn a_window_opens_by_itself_where_a_condition_says_so() {
     let trigger = settings.when.unwrap();
     assert_eq!(trigger.condition.to_string(), when.1);
     assert_eq!((trigger.steps, trigger.at_most), (50, AtMost::default()));
-    // The condition compares times, so these times have to be measured. It opens windows, so the windows have to be
-    // recorded.
+    // The condition compares `gil`, so the waits for the GIL have to be measured. The condition opens windows, so there
+    // has to be a record for them.
     assert!(settings.gil && !settings.record_gc);
     assert!(settings.trace.is_some() && settings.trace_on_demand);
     let none = from(&[when, ("TLLMPROF_TRACE", "")]).unwrap();
@@ -313,7 +313,7 @@ const BESIDE: [(&str, &str); 2] = [
 ];
 
 /// Returns the settings as text. The variable `name` is set to `value`, or is not set if `value` is `None`. Fields that
-/// contain only which variables the user set are reset, so that they do not affect comparisons.
+/// only say which variables the user has set are reset, so that they do not affect comparisons.
 fn with(name: &str, value: Option<&str>) -> Result<String, BadValue> {
     let beside = BESIDE.into_iter().filter(|(beside, _)| *beside != name);
     let set: Vec<_> = beside.chain(value.map(|value| (name, value))).collect();

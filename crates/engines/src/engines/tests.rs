@@ -124,7 +124,7 @@ fn the_more_specific_row_wins() {
         named(&[triton, trtllm, backend]),
         Some("TensorRT-LLM C++ executor in Triton")
     );
-    // A Python process with TensorRT-LLM, first before and then after its Python modules are known.
+    // A Python process with TensorRT-LLM, first before and then after Python has imported the executor's module.
     let torch_ops = Module("libth_common.so");
     assert_eq!(
         named(&[trtllm, torch_ops]),

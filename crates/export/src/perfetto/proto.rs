@@ -147,8 +147,8 @@ pub(crate) struct InternedData {
     pub debug_annotation_string_values: Vec<Interned>,
 }
 
-/// Stands for Perfetto's `EventCategory`, `EventName`, `DebugAnnotationName` and `InternedString`. All four have an id
-/// and a text with these field numbers.
+/// One message in place of Perfetto's `EventCategory`, `EventName`, `DebugAnnotationName` and `InternedString`. All
+/// four have an id and a text with these field numbers.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Interned {
     #[prost(uint64, optional, tag = "1")]

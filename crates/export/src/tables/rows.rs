@@ -305,7 +305,7 @@ struct Items<'a> {
     record: &'a Record,
     iterations: Iterations,
     texts: Texts,
-    /// The names of CUDA calls as cells, in the order of the table of calls.
+    /// The names of CUDA functions as cells, indexed by the row number by which items refer to the function.
     calls: Vec<Cell>,
     /// The plan for converting items to rows, for each kind of item, indexed by kind.
     plans: Vec<TablePlan>,

@@ -9,7 +9,8 @@ use ::parquet::schema::types::{Type, TypePtr};
 /// The type of the values in a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ColumnKind {
-    /// A time in nanoseconds. Times in successive rows are close to each other, so only the differences are stored.
+    /// A time or a duration in nanoseconds. Only the differences between successive rows are stored, because they are
+    /// small.
     Time,
     Int,
     Real,
@@ -64,8 +65,8 @@ const fn optional(field: Field) -> Field {
     }
 }
 
-/// Tables whose rows are not items of a timeline, such as processes. The discriminant is the table's index in
-/// [`TABLES`].
+/// Tables whose rows are not made from the items of a timeline, such as the table of processes. The discriminant is the
+/// table's index in [`TABLES`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub(crate) enum Which {

@@ -235,7 +235,8 @@ impl Scene {
     }
 }
 
-/// Returns all records with their names and bytes, and the items that their export must contain.
+/// Returns all records with their names and bytes, and the items that their export must contain. The values of metrics
+/// are in [`METRICS`] instead.
 pub(crate) fn all() -> (Vec<(&'static str, Vec<u8>)>, Vec<Seen>) {
     let (server, other, metrics) = (server(), other(), metrics());
     let records = vec![
@@ -473,8 +474,8 @@ fn samples(scene: &mut Scene, (tid, track): (u32, &str)) {
     }
 }
 
-/// Adds two scopes: in the first one the graph's first node was captured, and in the second one the second call was
-/// made.
+/// Adds two scopes, the second inside the first. The first node of graph 1 was captured in the first scope. The second
+/// launch of the program, at 2160 µs, is made in the second scope.
 fn scopes(scene: &mut Scene) {
     for (id, name) in [(1, "model.layers.3"), (2, "sample")] {
         let name = scene.builder.string(scene.pid, name);

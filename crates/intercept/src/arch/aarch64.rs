@@ -3,12 +3,14 @@
 //! Each intercepted function has a thunk: a structure with its handler and with the address of the real function (the
 //! function in the CUDA library). The program calls the thunk's stub, which loads the thunk's address and jumps to the
 //! handler. Most functions use the handler [`count`]: it adds one to the calling thread's counter for that call (its
-//! cell) and jumps to the real function. The stubs of driver functions contain the code of [`count`], which saves a
-//! jump. An intercepted call takes about twenty instructions in this way.
+//! cell) and jumps to the real function. If a driver function's calls are only counted as long as the process lives,
+//! its stub contains the code of [`count`], which saves a jump. An intercepted call takes about twenty instructions in
+//! this way.
 //!
-//! The stubs change only `x16`, `x17` and the flags, which a linker's veneer may change at any call. The stubs of
-//! exported functions, to which the loader binds the program, also change `x9` to `x15`, which lazy binding may
-//! change. None of these registers carries an argument (`x0` to `x7`, `q0` to `q7`) or the address of a result (`x8`).
+//! These counting stubs change only `x16`, `x17` and the flags, which a linker's veneer may change at any call. The
+//! handlers, and the stubs of exported functions (to which the loader binds the program), also change `x9` to `x15`,
+//! which lazy binding and any called function may change. None of these registers carries an argument (`x0` to `x7`,
+//! `q0` to `q7`) or the address of a result (`x8`).
 //! The code leaves no frame on the stack, and the return address (in `x30`, unsigned) stays the caller's. So
 //! exceptions and stack traces lead from the real function directly to the caller. A call that is recorded, or that
 //! may begin or end a step, is handled by [`slow`], which saves the arguments and calls a Rust function.
@@ -111,8 +113,9 @@ global_asm!(
     ".p2align 5",
     ".cfi_endproc",
     ".size tllmprof_stubs, . - tllmprof_stubs",
-    // The pool of stubs (the code that callers get) for driver functions. Each stub contains the code of `count`, which
-    // saves a jump. The code needs only two registers, `x16` and `x17`.
+    // The pool of counting stubs, for driver functions whose calls are only counted as long as the process lives. Each
+    // stub (the code that callers get) contains the code of `count`, which saves a jump. This code needs only two
+    // registers, `x16` and `x17`.
     ".p2align 7",
     ".hidden tllmprof_counting_stubs",
     ".globl tllmprof_counting_stubs",

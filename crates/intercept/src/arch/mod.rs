@@ -1,6 +1,6 @@
 //! Assembly code of the hooks, and the exported functions that use it.
 //!
-//! This is the top module of the crate: it calls the other modules, and no other module names it. The other modules
+//! This module calls the other modules of the crate, and only the crate root (`lib.rs`) names it. The other modules
 //! reach its handlers through the table [`HANDLERS`], and its stubs by linker symbol.
 
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]

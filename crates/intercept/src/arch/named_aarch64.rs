@@ -7,9 +7,9 @@
 //! which a linker's veneer may change at any call in the base calling convention. Vector and SVE functions have other
 //! conventions; the symbol tables mark them, and they are not hooked.
 //!
-//! A stub jumps to [`slow`] when the count is past the cell's limit. [`slow`] saves all registers that a call may
-//! change, not only those that carry arguments, because a caller that knows the function may keep values in other
-//! registers (`preserve_most`).
+//! A stub jumps to [`slow`] when the count is past the cell's limit, or when the thread has no cells yet. [`slow`]
+//! saves all registers that a call may change, not only those that carry arguments, because a caller that knows the
+//! function may keep values in other registers (`preserve_most`).
 //!
 //! If the library must see the call return, the function is entered with the address of a return stub in `x30`. The
 //! function signs and saves this address like any return address. The original return address is in a word that belongs
@@ -201,7 +201,7 @@ global_asm!(
 );
 
 /// Calls a Rust function before the intercepted function runs. The stubs jump here when the count is past the
-/// thread's limit.
+/// thread's limit, or when the thread has no cells (call counters) yet.
 ///
 /// `x16` holds the address of the stub's element of `REALS`, which contains the real function's address.
 #[unsafe(naked)]

@@ -7,17 +7,18 @@
 //! changes only the flags and `r11`, which the dynamic linker changes, too. A patched function entry changes only the
 //! flags.
 //!
-//! If the count is past the cell's limit, the stub or the patched entry jumps to [`slow`]. This code saves every
-//! register, including the complete vector registers, and calls a Rust function.
+//! If the count is past the cell's limit, or if the thread has no cells yet, the stub or the trampoline (the code to
+//! which the patched entry jumps) calls [`slow`]. This code saves every register that a call may change, including the
+//! complete vector registers, and calls a Rust function.
 //!
 //! If the library must see the call return, the call's return address is replaced by the address of a return stub. The
 //! original is in a word that belongs to the return stub. A C++ exception, a `longjmp` or a backtrace passes the return
 //! stub's frame using only its call frame information: the frame is empty, and its return address is the value of that
 //! word minus one. The word is found by the displacement in the return stub's first instruction, so that nothing in
-//! `.eh_frame` needs a relocation. The frame is marked as a signal frame for two reasons. libgcc uses the mark to
-//! distinguish two frames with one stack pointer. libgcc also looks up the return address of a signal frame without
-//! subtracting one. So the rule itself subtracts one: the address then lies within the call, as it does without this
-//! library.
+//! `.eh_frame` needs a relocation. The frame is marked as a signal frame, because libgcc uses this mark to distinguish
+//! two frames with one stack pointer. For other frames, libgcc subtracts one from the return address before it looks
+//! the address up. For a signal frame it does not. So the rule itself subtracts one: the address then lies within the
+//! call instruction, as it does without this library.
 //!
 //! A call can be a scope: the GPU work that it launches is attributed to it. Each return stub for such calls has its
 //! own personality routine, which an unwinder calls when an exception leaves the frame. The routine reports the end of
@@ -249,11 +250,12 @@ macro_rules! ways {
 }
 
 ways! {
-    /// The stub or the patched entry jumps here if the thread's count is past its limit: the number of calls that the
-    /// thread may count before a Rust function must run.
+    /// The stub or the trampoline (the code to which a patched entry jumps) calls this code if the thread has no cells
+    /// (call counters) yet, or if its count is past its limit: the number of calls that the thread may count before a
+    /// Rust function must run.
     slow: crate::named::before;
-    /// The patched entry of a function whose calls are scopes leads here: the GPU work that a call launches is
-    /// attributed to the function.
+    /// The trampoline of a function whose calls are scopes (GPU work is attributed to them) calls this code at each
+    /// call of the function.
     scope: crate::named::scope_begins;
 }
 

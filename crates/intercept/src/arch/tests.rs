@@ -29,8 +29,8 @@ fn count_here() -> &'static Slot {
     slot
 }
 
-/// Returns the rows of the table whose calls may have any arguments. Calls that ask whether GPU work has finished are
-/// left out: they have a separate handler, which passes on only one argument.
+/// Returns the rows of the table of calls ([`CALLS`]) whose functions a test may call with any arguments. Calls that
+/// ask whether GPU work has finished are left out: they have a separate handler, which passes on only one argument.
 fn rows_of_any_arguments() -> impl Iterator<Item = &'static CallInfo> {
     CALLS.iter().filter(|row| !row.kind.queries())
 }

@@ -5,11 +5,11 @@
 //! handler. Most functions use the handler [`count`]: it adds one to the calling thread's counter for that call (its
 //! cell) and jumps to the real function. An intercepted call takes about twelve instructions in this way.
 //!
-//! This code changes only `rax`, `r10`, `r11` and the flags. None of these carries an argument of a C function, so the
-//! code works for functions of any signature. The code leaves no frame on the stack, and the return address stays the
+//! The stubs and [`count`] change only `rax`, `r10`, `r11` and the flags. None of these carries an argument of a C
+//! function with a fixed number of arguments. They leave no frame on the stack, and the return address stays the
 //! caller's. So exceptions and stack traces lead from the real function directly to the caller. A call that may begin
-//! or end a step, or whose return the library must see, is handled by [`slow`], which saves the arguments and calls a
-//! Rust function.
+//! or end a step, or whose return the library must see, is handled by [`slow`] or [`record`], which save the arguments
+//! and call Rust functions.
 
 use core::arch::{global_asm, naked_asm};
 
@@ -21,8 +21,8 @@ use crate::frame::{CallFrame, STACK_WORDS};
 use crate::stubs;
 use crate::thunk::{THUNK_SIZE, Thunk};
 
-/// Saves below `rbp`, with the layout of [`CallFrame`], the argument registers and the address of the thunk (which
-/// describes the real function).
+/// Saves the argument registers and `r11` below `rbp`, with the layout of [`CallFrame`]. `r11` holds the address of the
+/// thunk (which describes the real function) or, in `bind`, that of the [`Export`].
 macro_rules! save {
     () => {
         "mov qword ptr [rbp - {frame} + {thunk}], r11
@@ -121,8 +121,8 @@ global_asm!(
     ".endr",
     ".cfi_endproc",
     ".size tllmprof_stubs, . - tllmprof_stubs",
-    // The pool of stubs (the code that callers get) for driver functions. Each stub contains the code of `count`, which
-    // saves a jump.
+    // The pool of counting stubs, for driver functions whose calls are only counted as long as the process lives. Each
+    // stub (the code that callers get) contains the code of `count`, which saves a jump.
     ".p2align 6",
     ".hidden tllmprof_counting_stubs",
     ".globl tllmprof_counting_stubs",
@@ -243,8 +243,8 @@ macro_rules! noting {
 pub(crate) use noting;
 
 /// Handler that counts the call like [`count`], calls the real function, and then calls
-/// [`crate::returned::recorded`], which records the call with its duration. If the count is past the cell's limit,
-/// [`slow`] does all of this.
+/// [`crate::returned::recorded`], which records the call with its duration. If the count is past the cell's limit, or
+/// if the thread has no cells yet, the handler jumps to [`slow`], which calls the real function and records the call.
 ///
 /// A call that is nested in another call of the program is recorded but not counted. A call that this library makes
 /// is not recorded. None of the functions that use this handler takes a floating-point number, so the Rust code that
@@ -290,7 +290,8 @@ pub(crate) unsafe extern "C" fn record() {
         "mov qword ptr [rbp - {frame} + {args} + 32], r8",
         "mov qword ptr [rbp - {frame} + {args} + 40], r9",
         "mov qword ptr [rbp - {frame} + {work}], 0",
-        // Most recorded calls need no work before the real function is called: then skip the call of `entered`.
+        // Most recorded calls need no work before the real function is called. For these calls, skip the call of
+        // `entered` at label 6.
         "cmp byte ptr [r11 + {does}], 0",
         "je 6f",
         "cmp dword ptr [rip + {looks}], 0",

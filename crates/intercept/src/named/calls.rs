@@ -87,8 +87,8 @@ fn entered(return_place: &AtomicUsize, from: usize) {
         session::new_thread(false);
         session::count(Counted::Named);
     }
-    // The caller is the loader, which may call a program's own allocator in the middle of its work. Do nothing now: the
-    // next call of a named function does the work instead.
+    // The loader may call the program's own allocator in the middle of its work, when its data is incomplete. So if the
+    // caller is the loader, do nothing now: an iteration that is due begins at the next call of a named function.
     if is_loader(return_place.load(Ordering::Relaxed)) {
         return;
     }

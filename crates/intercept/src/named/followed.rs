@@ -70,7 +70,7 @@ pub(crate) struct NamedRules {
     /// The error, if the memory mappings could not be read: then no module was searched.
     pub unreadable: Option<Unreadable>,
     /// Number of functions that have matched a scope rule so far (GPU work is attributed to their calls). The field
-    /// below counts the modules that were searched for them.
+    /// below counts the searches for such functions, one for each module and rule.
     pub matched_scopes: usize,
     pub searched_for_scopes: usize,
     /// Number of functions that match the scope rules (rules that name functions to which GPU work is attributed), if

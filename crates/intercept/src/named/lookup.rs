@@ -13,7 +13,8 @@ use crate::dlsym;
 
 /// Returns the address of the stub (code that counts calls) that a look-up of `name` must return, or null if the
 /// look-up must not be changed. The assembly code of `dlsym` and `dlvsym` calls this function. If the result is null,
-/// that code jumps to the real `dlsym`, which sees the caller's return address.
+/// that code handles the look-up as if no `sym:` rule named the function: if the name is not that of a function of CUDA
+/// or NCCL, it jumps to the real `dlsym`, which sees the caller's return address.
 ///
 /// # Safety
 /// The arguments must be valid for `dlsym`, or for `dlvsym` if `version` is not null.
@@ -53,8 +54,8 @@ fn stand_in(
             .iter()
             .any(|function| function.is_called(name))
     });
-    // Return null, which passes the look-up to the real `dlsym`. Only the loader can search the modules after the
-    // caller (RTLD_NEXT). For CUDA functions, another part of this library returns its own replacements.
+    // Return null if no rule names the function, or if other code must find it. Only the real `dlsym` can search the
+    // modules after the caller (RTLD_NEXT). For functions of CUDA and NCCL, `crate::dlsym` returns their stubs.
     if is_named != Some(true) || handle == libc::RTLD_NEXT || dlsym::role_of(name).is_some() {
         return core::ptr::null_mut();
     }

@@ -139,8 +139,8 @@ fn follow_scopes(functions: &[NativeFunctions]) {
     }
 }
 
-/// Searches for a known inference engine. If one is loaded, its step function becomes the step rule (the rule that
-/// defines a step).
+/// Searches for a known inference engine whose step is a native function. If one is loaded, this function becomes the
+/// step rule (the rule that defines a step).
 fn seek_engine() {
     if SEEKS_ENGINE.load(Ordering::Acquire)
         && let Some(found) = engines::find()

@@ -14,7 +14,8 @@ use tllmprof_platform::modules;
 use super::functions::MatchedFunction;
 
 lifecycle::global! {
-    /// True while the dynamic linker loads this library, before `main` of the program.
+    /// True while `named::start` hooks the first functions in a process that preloads this library. The dynamic linker
+    /// is loading this library at that time, and `main` of the program has not begun.
     #[fork(keep = "the child has come as far")]
     pub static BEFORE_MAIN: AtomicBool = AtomicBool::new(false);
 }
@@ -61,8 +62,9 @@ pub(crate) enum Means {
 }
 
 impl NamedFunction {
-    /// Returns true if the function's entry still contains the jump. The entry contains other code if the module was
-    /// unloaded and another instance of the module was loaded at the same address.
+    /// Returns true if the function's entry still contains the jump to the trampoline, or if the function is not hooked
+    /// at its entry. The entry contains other code if the module was unloaded and another instance of the module was
+    /// loaded at the same address.
     pub(crate) fn is_in_place(&self) -> bool {
         let Means::Entry { at, jump, .. } = self.means else {
             return true;

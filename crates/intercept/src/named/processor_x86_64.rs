@@ -11,14 +11,16 @@ use tllmprof_sync::kernel;
 pub(crate) const LEGACY: usize = 512;
 const XSAVE_HEADER_SIZE: usize = 64;
 /// Mask of the register state that is saved: x87, SSE, AVX, opmask, the upper halves of ZMM0-15, ZMM16-31, and APX's
-/// registers. The AMX tiles are left out because no call preserves them, and the protection keys are left out, too.
+/// registers. The AMX tiles are left out because the calling convention does not preserve them across calls. The
+/// protection keys are left out, too.
 const SAVED_STATE: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 19;
 
 lifecycle::global! {
     /// Size in bytes of the area in which the vector registers are saved.
     #[fork(keep = "of the processor")]
     pub static AREA: AtomicUsize = AtomicUsize::new(LEGACY + XSAVE_HEADER_SIZE);
-    /// Mask of the state components to save; 0 if `fxsave` must be used, because the processor or system lacks `xsave`.
+    /// Mask of the state components to save; 0 if the processor or the operating system does not support `xsave`. Then
+    /// `fxsave` is used.
     #[fork(keep = "of the processor")]
     pub static MASK: AtomicU64 = AtomicU64::new(0);
 }
@@ -36,8 +38,8 @@ pub(crate) fn has_shadow_stack() -> bool {
     known && features & 1 != 0
 }
 
-/// Determines which vector registers this processor has, so that the hooks' assembly code saves all of them. Must run
-/// before any function is hooked.
+/// Determines which vector registers the operating system has enabled, so that the hooks' assembly code saves all of
+/// them. Must run before any function is hooked.
 pub(crate) fn start() {
     const OSXSAVE: u32 = 1 << 27;
     // Leaf 1 of `cpuid` exists on every x86-64 processor.
@@ -49,8 +51,7 @@ pub(crate) fn start() {
     let end = (2..64)
         .filter(|component| mask & 1 << component != 0)
         .map(|component| {
-            // Leaf 0xd describes the place and size of each xsave component. The system has enabled the components in
-            // `mask`.
+            // Leaf 0xd of `cpuid` returns the size (EAX) and the offset (EBX) of a state component in the XSAVE area.
             let place = cpuid(0xd, component);
             (place.ebx + place.eax) as usize
         })

@@ -25,8 +25,8 @@ lifecycle::global! {
     static MAY_REPORT: AtomicBool = AtomicBool::new(false);
 }
 
-/// Logs how each function is hooked, and which functions are not hooked. From then on, each function that is found
-/// later is logged when it is found.
+/// Logs how each function that the step rule names is hooked, and which functions are scopes. Functions that are found
+/// later are logged when they are found.
 pub(crate) fn report() {
     with_followed(|followed| {
         MAY_REPORT.store(true, Ordering::Relaxed);
@@ -131,8 +131,8 @@ pub(crate) fn report_unmatched_scopes(may_search: bool) {
     });
 }
 
-/// Logs how a function is hooked, if the process uses CUDA. A function of a library that is loaded repeatedly is
-/// logged only once.
+/// Logs how a function is hooked, if the step rule names it and the process uses CUDA. A function of a library that is
+/// loaded repeatedly is logged only once.
 pub(super) fn found(function: &NamedFunction) {
     lifecycle::global! {
         #[fork(keep = "the parent has said it")]

@@ -129,8 +129,9 @@ fn a_call_that_is_no_scope_goes_on() {
         assert_eq!(ends::await_scope(&place), Some(RETURNS + 5));
         let stub = pool::return_stub(RETURNS + 5);
         assert_eq!(place.load(Ordering::Relaxed), stub);
-        // The return address is already that of a stub. If the scope's function ends in a jump to another function, a
-        // second scope begins with this return address. The second scope uses the same stub, and so does a step.
+        // The return address is now that of a stub. A second scope begins with such an address if the function of the
+        // first scope ends in a jump to another function. The second scope uses the same stub, and so does an iteration
+        // that ends with the call.
         assert_eq!(ends::await_scope(&place), Some(RETURNS + 5));
         ends::await_end(&place, 9);
         assert_eq!(place.into_inner(), stub);

@@ -1,5 +1,5 @@
-//! Functions whose calls are scopes (`TLLMPROF_SCOPES`): GPU work is attributed to them. Each has a number, which its
-//! trampoline passes to [`of_trampoline`].
+//! Functions whose calls are scopes (`TLLMPROF_SCOPES`): GPU work is attributed to them. Each has a number. Its
+//! trampoline (the code to which its patched entry jumps) contains the number, and [`of_trampoline`] reads it there.
 
 use core::hash::{Hash, Hasher};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,7 +19,7 @@ pub(crate) const MAX_FUNCTIONS: usize = 256;
 /// A function whose calls are scopes (GPU work is attributed to them). A function that is unloaded and loaded again
 /// keeps its number.
 pub(super) struct ScopeFunction {
-    /// Hash of the function's file, address and name; 0 if no function has the number of this element yet.
+    /// Hash of the function's file, address and name; 0 if this element of [`FUNCTIONS`] is free.
     hash: AtomicU64,
     name: Published<Label>,
     /// True if the step rule (the rule that defines a step) names the function, too, so that its calls are also
@@ -40,7 +40,7 @@ lifecycle::global! {
 }
 
 impl ScopeFunction {
-    /// Returns the name of the scope, or `None` if no function has the number of this element yet.
+    /// Returns the name of the scope, or `None` if this element of [`FUNCTIONS`] is free.
     pub(crate) fn name(&self) -> Option<&'static [u8]> {
         Some(self.name.get()?.text())
     }

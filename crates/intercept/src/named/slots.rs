@@ -55,8 +55,9 @@ pub(super) fn lead_to_stubs(
     count
 }
 
-/// Returns the address that the slot leads to, or `None` if this is not the address of `function`. An IFUNC's slot
-/// leads to the variant that its resolver selects.
+/// Returns the address that calls through the slot reach, if it is that of `function` and the slot may be patched. For
+/// an IFUNC, this is the address of the variant that its resolver selects. Returns `None` if the slot belongs to
+/// another function, already holds a stub's address, or must be left alone.
 fn real(
     module: &ElfModule,
     slot: &Slot<'_>,
@@ -68,9 +69,9 @@ fn real(
         return None;
     }
     let found = function.found;
-    // The loader has bound this slot at load time. The slot may serve calls, or hold the function's address for the
-    // program to compare. Skip the slot in the module that defines the function: other variables of that module hold
-    // the same address, and comparisons with them must not fail.
+    // The loader binds a slot that is not lazy at load time. Such a slot may serve calls, or hold the function's
+    // address for the program to compare. Skip it in the module that defines the function: other variables of that
+    // module hold the same address, and comparisons with them must not fail.
     if !slot.may_be_lazy && module.contains(found.address) {
         return None;
     }
@@ -109,7 +110,7 @@ unsafe fn chosen(address: usize) -> usize {
         let resolver: Option<extern "C" fn() -> usize> = unsafe { function::at(place) };
         resolver.map_or(0, |resolver| resolver())
     }
-    // The resolver gets the processor's features as arguments, in the way of glibc's sys/ifunc.h.
+    // The resolver gets the processor's features as arguments, as glibc's header `sys/ifunc.h` defines them.
     #[cfg(target_arch = "aarch64")]
     // SAFETY: an IFUNC's symbol is the address of its resolver, which takes these arguments, and its module stays
     // loaded. `getauxval` takes no pointers.
@@ -187,7 +188,7 @@ mod tests {
     }
 
     /// Returns the result of [`real`] for a GOT slot of the test program. The slot is for `name` and holds `value`.
-    /// The result is the address that the slot leads to, or `None` if that is not the address of `found`.
+    /// `found` is the function to which the slot has to lead.
     fn leads(
         name: &CStr,
         found: DefinedFunction,

@@ -17,8 +17,8 @@ use super::patch::{HookCandidate, prepare};
 use super::*;
 use crate::made::{alone, stranger};
 
-// Two functions that take a number. The first instruction of one function is long enough to be replaced by a jump. The
-// first instruction of the other function is too short, so its entry cannot be patched.
+// A function that takes a number and returns three times the number plus 0x101. On x86-64, its first instruction is
+// long enough to be replaced by a jump. Its second instruction is not.
 #[cfg(target_arch = "x86_64")]
 global_asm!(
     ".pushsection .text.tllmprof_made_named,\"ax\",@progbits",
@@ -62,7 +62,7 @@ pub(super) fn us() -> (ElfModule, Maps) {
     (us, Maps::read().unwrap())
 }
 
-/// Returns the test's function as a candidate for patching, as its file describes it.
+/// Returns `tllmprof_made_named` as a candidate for patching, as the symbol table of the test program describes it.
 pub(super) fn candidate() -> HookCandidate {
     let (us, _) = us();
     let path = std::env::current_exe().unwrap();

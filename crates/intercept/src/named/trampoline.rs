@@ -2,8 +2,8 @@
 //!
 //! The trampoline counts the call as a stub (the code that is called through GOT slots) does, but also preserves `r11`.
 //! If the function's calls are scopes (GPU work is attributed to them), the trampoline instead calls a Rust function at
-//! each call. Then it runs the instructions that the jump replaced, and jumps to the code after the jump. The memory is
-//! never writable and executable at the same time.
+//! each call. In both cases, it then runs the instructions that the jump replaced, and jumps to the code after the
+//! jump. The memory is never writable and executable at the same time.
 
 mod part;
 #[cfg(test)]
@@ -23,11 +23,12 @@ use tllmprof_platform::maps::Maps;
 use tllmprof_platform::thread::{self, Block};
 
 /// Space for one trampoline (the code to which a patched entry jumps), in bytes. Counting takes 43 bytes, the slow path
-/// 22, and the moved instructions at most 19, plus a little if their branches become wider.
+/// 21, the jump back to the function 5, and the moved instructions at most 19, or a little more if short branches
+/// become long ones.
 const TRAMPOLINE_SIZE: usize = 192;
 const PAGE_SIZE: usize = 4096;
-/// Largest number of gaps between mappings in which the library tries to map memory for trampolines (the code to which
-/// patched entries jump). A try may fail because the memory map has changed since it was read.
+/// Largest number of gaps between mappings in which the library tries to map memory for all trampolines (the code to
+/// which patched entries jump) together. A try may fail because the memory map has changed since it was read.
 const MAX_TRIES: usize = 8;
 
 /// Executable memory near a module, for trampolines (the code to which patched entries jump).
@@ -58,7 +59,8 @@ impl Region {
         Self::within(&gaps, module.start, size)
     }
 
-    /// Reserves `size` bytes near `address`, in one gap if a gap is large enough.
+    /// Reserves `size` bytes near `address`, in one gap if a gap is large enough. Otherwise uses several gaps, and
+    /// reserves fewer bytes if these are too small.
     fn within(gaps: &[Range<usize>], address: usize, size: usize) -> Result<Self, PatchRefusal> {
         let place =
             |gap: &Range<usize>, size| address.clamp(gap.start, gap.end - size) & !(PAGE_SIZE - 1);

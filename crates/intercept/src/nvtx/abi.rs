@@ -6,8 +6,8 @@ use core::sync::atomic::AtomicPtr;
 
 /// The type `wchar_t` on Linux.
 pub(crate) type Wide = u32;
-/// A handle of a range, domain or string. For the component that issued it, the handle is an
-/// address; for all other components it is only a number. 0 means none, or the default domain.
+/// A handle of a domain or a string. Only the component that issued a handle may use it as an address; for all other
+/// components it is only a number. 0 means none, or the default domain.
 pub(super) type Handle = usize;
 pub(super) type RangeId = u64;
 pub(super) type FunctionPointer = *mut c_void;
@@ -15,7 +15,7 @@ pub type GetExportTable = unsafe extern "C-unwind" fn(u32) -> *const c_void;
 pub(crate) type Initialize = unsafe extern "C-unwind" fn(GetExportTable) -> c_int;
 pub(crate) type InitializeExtension = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 
-/// The fields of `nvtxExtModuleInfo_t` that this library uses.
+/// The first fields of the C structure `nvtxExtModuleInfo_t`, up to the last field that this library uses.
 #[repr(C)]
 pub(crate) struct Extension {
     version: u16,
@@ -34,8 +34,8 @@ struct Segment {
     slots: *const isize,
 }
 
-/// Returns the address of the extension's table, by which the module that has the extension can be found. Returns 0
-/// if there is no table.
+/// Returns the address of the first function table of the extension, or 0 if it has none. The table lies in the module
+/// (executable or library) that uses the extension, so the module can be found by this address.
 pub(crate) unsafe fn part_of(extension: *const Extension) -> usize {
     // SAFETY: the pointer is null or points to NVTX's description, which has as many segments as it states.
     let slots = unsafe {

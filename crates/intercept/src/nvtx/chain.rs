@@ -91,8 +91,8 @@ enum Tool<F> {
     None,
     /// The tool has a library, but the library does not define the function.
     Lacks,
-    /// The function and its library. The library stays open unless it is closed explicitly, because exceptions of the
-    /// tool may pass through the caller.
+    /// The function and its library. `ManuallyDrop` keeps the library open unless the caller closes it. If an exception
+    /// of the tool passes through the caller, the library's code must stay loaded.
     Has(F, ManuallyDrop<Library>),
     /// The function belongs to a tool that is linked into the program, so no library has to be kept
     /// open.
@@ -163,7 +163,7 @@ impl Drop for Asking {
 /// and then installs this library's functions. Returns 1 if the module got a tool, else 0.
 ///
 /// # Safety
-/// Called only by NVTX, in the way of `nvtxInit.h`.
+/// Called only by NVTX, as in `nvtxInit.h`.
 pub unsafe fn initialize(export: GetExportTable) -> c_int {
     let Some(_asking) = Asking::begin(export as *const () as usize) else {
         return 0;
@@ -237,11 +237,12 @@ fn wants_ranges() -> bool {
 /// This library uses no extensions, so it only calls the other tool. Returns 1 if the module got a tool, else 0.
 ///
 /// A program may call `nvtxDomainIsEnabled` before it opens ranges, to check for a tool, as NVIDIA's Python package
-/// does. If no tool answers this query, the result of this function is the answer. So it returns 1 if ranges are
-/// counted or recorded, or if the tool has no function for extensions.
+/// does. If no tool answers this query, the result of this function is the answer. Another tool's function for
+/// extensions determines the result, if there is one. The result is 1 if the other tool has no such function, or if
+/// there is no other tool and ranges are counted or recorded.
 ///
 /// # Safety
-/// Called only by NVTX, in the way of `nvtxExtInit.h`.
+/// Called only by NVTX, as in `nvtxExtInit.h`.
 pub unsafe fn initialize_extension(module: *mut c_void) -> c_int {
     let Some(_asking) = Asking::begin(module.addr()) else {
         return 0;

@@ -1,8 +1,8 @@
 //! Records the program's NVTX ranges and marks, and stores the names that belong to NVTX handles.
 //!
-//! Outside windows (recorded intervals) the wrapper of an NVTX function only reads one or two more words of memory.
-//! Names of domains and registered strings are stored even outside windows, because the program registers them before
-//! the window opens.
+//! Outside windows (recorded intervals), no range is recorded. The wrapper of an NVTX function then only reads one or
+//! two words of memory, which show that no window is open. Names of domains and registered strings are stored even
+//! outside windows, because the program registers them before the window opens.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -41,7 +41,8 @@ lifecycle::global! {
     static ARE_KEPT: AtomicBool = AtomicBool::new(false);
 }
 
-/// Returns true if the program's ranges and marks must be recorded.
+/// Returns true if the program's ranges and marks must be recorded. In that case also prepares this module to record
+/// them.
 pub(crate) fn are_asked_for() -> bool {
     let asked = tllmprof_session::activity::settings()
         .is_some_and(tllmprof_session::activity::records_ranges);
@@ -254,8 +255,8 @@ mod tests {
             ("TLLMPROF_TRACE", path.as_str()),
         ];
         alone(&variables, || {
-            // In this test, these two lines do the work of `are_asked_for`. That function does nothing without a
-            // component of the session that records windows.
+            // These two lines do the work of `are_asked_for`. That function does nothing in this test, because the
+            // session has no sink (`session::Sink`) that writes a record.
             NAMELESS.get_or_init(|| Box::new(Label::new("?")));
             ARE_KEPT.store(true, Ordering::Relaxed);
             pushed(0, &text(c"before the window"));

@@ -1,8 +1,8 @@
 //! Finds an NVTX tool that is linked into the program. A variable of NVTX points to the tool's initialisation
 //! function.
 //!
-//! NVTX calls this function only if `NVTX_INJECTION64_PATH` is not set. This library sets the variable, so NVTX no
-//! longer calls the function, and this library calls it instead.
+//! NVTX calls this function only if `NVTX_INJECTION64_PATH` is not set. This library sets that environment variable, so
+//! NVTX no longer calls the function, and this library calls it instead.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -13,8 +13,9 @@ use std::path::Path;
 use tllmprof_platform::elf::{self, ElfModule};
 use tllmprof_platform::resolve;
 
-/// Returns the value of the variable called `name` plus `ending` in the module that contains `address`, or null if
-/// there is no such variable.
+/// Returns the function to which the variable called `name` plus `ending` points, in the module that contains
+/// `address`. Returns null if there is no such variable. If the variable points to this library, returns the function
+/// `name` of the variable's own module instead, or null if that module does not export it.
 pub(crate) fn function(address: usize, name: &CStr, ending: &str) -> *mut c_void {
     find(address, name, ending).unwrap_or(core::ptr::null_mut())
 }

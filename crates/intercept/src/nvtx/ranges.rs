@@ -33,11 +33,13 @@ lifecycle::global! {
     /// module's ranges reach this library.
     #[fork(keep = "modules are inherited")]
     static MET: AtomicBool = AtomicBool::new(false);
-    /// Next handle or identifier that this library issues. It issues handles only if no other tool issues them.
+    /// Number from which the next domain handle or range identifier is made. This library issues them only if no other
+    /// tool does.
     #[fork(keep = "what was given out stays valid")]
     static NEXT_OWN: AtomicU64 = AtomicU64::new(1);
 }
-/// The address of this byte is the handle of every registered string that matches, if no other tool issues handles.
+/// The address of this byte is the handle of every registered string that matches the step rule, if neither another
+/// tool nor [`super::kept`] issues a handle for the string.
 static MATCHING_STRING: u8 = 0;
 
 /// The rule for the NVTX ranges that the process counts as steps.
@@ -81,8 +83,8 @@ pub(crate) fn met() {
 pub(crate) enum Begins {
     /// The range is not a step, or it is a step but no iteration can begin or end now.
     Nothing,
-    /// The range is a step. An iteration may open after the beginning of the range has been recorded. The number is
-    /// that of an iteration that ends with the range, if there is one.
+    /// The range is a step at which an iteration may have begun. The caller must call [`pushed`] or [`started`] once
+    /// the range has begun. The number is that of the iteration that ends with the range, if there is one.
     Step(Option<u64>),
 }
 
@@ -241,8 +243,8 @@ fn own_string() -> Handle {
 /// handle. `handle` is the handle that another tool or [`super::kept`] has issued, or `None`. Returns the handle that
 /// the program gets.
 pub(super) fn domain_created(handle: Option<Handle>, name: &NvtxRangeName<'_>) -> Handle {
-    // Issue a new number: nothing uses a domain's handle as an address, so the handle need not be an address. Each
-    // domain needs a different handle, because each domain has its own stack of ranges.
+    // If there is no handle yet, issue a new number: nothing uses this handle as an address. Each domain needs a
+    // different handle, because each domain has its own stack of ranges.
     let handle = handle.unwrap_or_else(|| NEXT_OWN.fetch_add(1, Ordering::Relaxed) as Handle * 16);
     if let (Some(rule), NvtxRangeName::Text(text)) = (RULE.get(), name)
         && let Some(wanted) = rule.domain

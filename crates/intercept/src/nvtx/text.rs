@@ -45,7 +45,8 @@ impl<'a> NvtxText<'a> {
         }
     }
 
-    /// Returns true if `pattern` matches the string. Each encoding has its own loop, because this runs for each range.
+    /// Returns true if `pattern` matches the string. Each encoding has its own loop, so that the encoding is not tested
+    /// again for each byte.
     #[inline]
     pub(super) fn matches(self, pattern: &CompiledPattern) -> bool {
         match self.place {

@@ -5,7 +5,8 @@
 //! interval) opens with this step, the window contains the tool's event for the range. The step ends after the pop has
 //! returned. In the record the range does not include the time that the other tool takes.
 //!
-//! The wrappers are `C-unwind`, because a thread may be cancelled in the other tool's function.
+//! The wrappers are `C-unwind`, because `pthread_cancel` may cancel the thread in the other tool's function. The stack
+//! is then unwound through the wrapper.
 
 use core::ffi::{c_char, c_int};
 

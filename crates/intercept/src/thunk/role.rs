@@ -76,8 +76,8 @@ impl Role {
         }
     }
 
-    /// Returns the properties of a driver call that has this role, if the call enqueues work or waits, and its stream is
-    /// one of its arguments or it has none. Returns `None` for all other functions.
+    /// Returns the properties of a driver call that has this role, if the call enqueues work or waits, and its stream,
+    /// if it has one, is one of its arguments. Returns `None` for all other functions.
     pub(super) fn simple(self) -> Option<Simple> {
         let Self::Driver(call) = self else {
             return None;
@@ -102,6 +102,7 @@ impl Role {
     }
 
     /// Returns the offset in bytes, from the thread's first cell, of the cell (counter) that the fast path increments.
+    /// Returns 0 for functions that never take the fast path.
     pub(super) fn cell(self) -> usize {
         match self {
             Self::Driver(call) | Self::Runtime(call) | Self::Front(call) => {
@@ -121,7 +122,7 @@ mod tests {
     use super::*;
     use crate::thunk::Thunk;
 
-    /// Returns the roles of all functions in the table of calls.
+    /// Returns all roles that a hooked function can have.
     fn roles() -> impl Iterator<Item = Role> {
         let of_call = |call| [Role::Driver(call), Role::Runtime(call), Role::Front(call)];
         let of_calls = CALLS.iter().flat_map(move |row| of_call(row.call));

@@ -81,8 +81,9 @@ impl CallUses {
     }
 }
 
-/// Returns the two handlers that also write `call` into the thread's trail (its recent calls, for the learner).
-/// Returns `None` if the learner does not need the call.
+/// Returns the two handlers that write `call` into the thread's trail (its recent calls, for the learner): one that
+/// otherwise only counts the call, and one that also sees it return, to record it. Returns `None` if the learner does
+/// not need the call.
 fn noting(call: Call) -> Option<Noting> {
     Some(match call.kind() {
         CallPurpose::KernelLaunch { handle: 0 } => handlers().first_argument,

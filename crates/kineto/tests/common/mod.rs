@@ -39,9 +39,9 @@ pub(crate) fn work(
     })
 }
 
-/// Returns the events of a step of 100 µs that begins at `start` (µs). Two modules launch one
-/// kernel each; then the result is copied, and the host waits for the copy. The second kernel ends
-/// after the range of the step has ended.
+/// Returns the events of a step that begins at `start` (µs). The next step may begin 100 µs later. Two modules launch
+/// one kernel each; then the result is copied, and the host waits. The copy ends 5 µs after the range of the step has
+/// ended.
 pub(crate) fn step(number: u64, start: f64) -> Vec<Value> {
     let own = 10 * number;
     let at = |offset: f64, duration: f64| (start + offset, duration);

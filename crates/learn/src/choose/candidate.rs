@@ -38,7 +38,8 @@ pub(super) struct Candidate {
     pub last: u16,
     pub count: u32,
     pub signature: u32,
-    /// Mean number of waits and copies in an interval between two occurrences of the call site.
+    /// Mean number of history entries in an interval between two occurrences of the call site: waits and copies, and
+    /// the entries for work that other threads launched before these.
     pub calls: usize,
     /// Median work of an interval between two occurrences, in launches.
     pub median: u32,

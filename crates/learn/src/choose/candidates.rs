@@ -14,7 +14,7 @@ use crate::trail::{GRAPH_WEIGHT, Threads};
 impl Scratch {
     /// Sums up the work of the followed threads (those that launch for the loop), and links the occurrences of every
     /// call site at every level of context (number of preceding calls). Results for entries that were listed before are
-    /// reused if the followed threads are still the same.
+    /// reused if the threads are still the same and the history has dropped no entries since.
     pub(super) fn list(&mut self, history: &History, engine: &Engine) {
         let entries = history.entries();
         let all = ListContents {
@@ -133,8 +133,8 @@ impl Scratch {
         kept
     }
 
-    /// Lists the call sites that occurred at least `least` times, each once. Returns `None` if there are more
-    /// such sites than the table holds.
+    /// Lists the call sites that occurred at least `least` times, each once. Returns `None` if there are more than
+    /// [`MAX_CANDIDATES`] such sites.
     fn recurring(
         &mut self,
         entries: &[HistoryEntry],
@@ -303,7 +303,7 @@ impl<'a> Occurrences<'a> {
         }
     }
 
-    /// Returns the indices of the first and last entry of each interval between two occurrences.
+    /// Returns each interval between two successive occurrences, as the indices of the two history entries.
     pub(super) fn pairs(mut self) -> impl Iterator<Item = (usize, usize)> {
         let mut from = self.next();
         core::iter::from_fn(move || {

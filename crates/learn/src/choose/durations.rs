@@ -13,8 +13,8 @@ const MAX_DRAFTS: u32 = 16;
 /// Minimum difference between the lowest and the highest number of drafted tokens for one pass of the target model. If
 /// the number were constant, the passes could be ordinary steps of which each n-th takes longer.
 const VARIES: u32 = 2;
-/// The last interval of a pass (the stretch between two occurrences of the outer call site) must take at least this
-/// many times the mean duration of the pass's other intervals.
+/// The last intervals of the passes (stretches between two occurrences of the outer call site) must last, on average,
+/// at least this many times as long as the other intervals.
 const LONGER: u64 = 2;
 
 impl Scratch {
@@ -36,9 +36,10 @@ impl Scratch {
     }
 
     /// Returns true if each pass of `outer` (the stretch between two of its occurrences) consists of short intervals of
-    /// `inner` and one long interval at the end. The number of short intervals must vary. It must also stay small,
-    /// because the intervals between arriving requests look similar. If `early` is true, fewer passes suffice: the
-    /// result then means that all passes may turn out to have this form when more passes have been seen.
+    /// `inner` and one long interval at the end. The number of short intervals must vary. It must also stay small: a
+    /// pass with many of them may be all steps of a request, with a pause before the next request. If `early` is true,
+    /// fewer passes suffice: the result then means that all passes may turn out to have this form when more passes have
+    /// been seen.
     pub(super) fn ends_in_long_interval(
         &self,
         entries: &[HistoryEntry],

@@ -348,8 +348,8 @@ impl Scratch {
     }
 }
 
-/// Returns true if an interval with this work may contain a layer plus the first and last kernels of a model.
-/// `median` is the work of a layer.
+/// Returns true if an interval with this work may contain the first and last kernels of a model, with or without a
+/// layer. `median` is the work of a layer.
 pub(crate) const fn may_hold_ends(work: u32, median: u32) -> bool {
     work >= median + ENDS || work * 2 < median
 }

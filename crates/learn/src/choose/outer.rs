@@ -290,8 +290,8 @@ impl Scratch {
         if little && large.is_once(&counts, &works) {
             return true;
         }
-        // Each pass has the same number of inner intervals, like the passes of a model with a fixed number of layers.
-        // In that case the outer call site has to explain less work.
+        // True if each pass has the same number of inner intervals, like the passes of a model with a fixed number of
+        // layers. In that case the outer call site has to explain less work.
         let layers = counts.are_same() && requests * 2 < works.passes;
         let wanted = if little && layers {
             EXPLAINED_OF_LITTLE

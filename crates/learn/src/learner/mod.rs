@@ -60,14 +60,15 @@ pub struct Learner {
     /// Work of a new loop in launches, from the new loop's beginning until the learner noticed that the loop of the
     /// last rule had ended.
     unseen: u32,
-    /// Value of `closed` (the number of closed iterations) at the time when the rule became
-    /// reliable.
+    /// Value of `closed` (the number of closed iterations) at the time when the rule became reliable or was last put in
+    /// doubt.
     since: u64,
     /// Number of history entries that were recorded before the count of iterations began.
     uncounted: usize,
     /// True if no history entries are recorded any more, because the rule needs neither a new choice nor a check.
     resting: bool,
-    /// The number of history entries at which the learner next examines the history.
+    /// Number of further history entries until the learner next examines the history; 0 if it does so at the next
+    /// entry.
     look: usize,
     /// Number of further iterations until the learner examines again whether the rule is reliable.
     patience: u32,
@@ -81,9 +82,11 @@ pub struct Learner {
     /// True if the followed threads (those that launch for the loop) have stopped and other threads continue, so that
     /// a new choice is needed soon.
     hurried: bool,
-    /// The thread that had launched most work when the learner last checked which threads launch.
+    /// The thread that launched most work when the learner last noticed that other threads than before launch. Used
+    /// while the learner has no rule.
     foremost: usize,
-    /// Number of further history entries for which the learner watches a new choice before it rests (records no calls).
+    /// Number of further history entries for which the learner watches its choice of a call site before it rests
+    /// (records no calls).
     watch: usize,
     /// For each thread slot, the thread's cumulative work (launches of kernels and graphs) at the time of its last
     /// history entry.
@@ -319,7 +322,7 @@ impl Learner {
         let pending = self.pending.filter(|_| near);
         let paused = self.pauses.waits_for_launch_of().filter(|_| !self.resting);
         let followed = pending.map(|_| u32::from(self.rule.thread));
-        // If `pending` names a thread, that thread has not waited yet, so no pause of it is being
+        // If `pending` names a thread, `paused` is left out: that thread has not waited yet, so no pause of it is being
         // measured.
         let first = pending.or(paused)?;
         Some([first, followed.or(paused).unwrap_or(first)])

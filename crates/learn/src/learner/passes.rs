@@ -170,7 +170,8 @@ impl Learner {
     }
 
     /// Called when the program has waited, or has copied something to the host. Passes (periods of repeating launches)
-    /// that were counted as iterations may then be parts of iterations, and are no longer counted as iterations.
+    /// may then be only parts of iterations. They are no longer counted as iterations, unless they already count as
+    /// reliable or replace late copies to the host (see `follow_passes`).
     pub(super) fn waited(&mut self) {
         self.periods.waited();
         let settled = self.rule.period.is_some() && self.state == LearnerState::Settled;

@@ -169,8 +169,8 @@ impl Learner {
         let same = overlap && (new.key, new.level) == (self.rule.key, self.rule.level);
         if settled && same {
             self.confirm(trails, &choice);
-            // The call of `divide` above may have divided each iteration into parts. Then this occurrence may end
-            // only a part.
+            // `confirm` may have found that several occurrences of the call site are parts of one step (see `divide`).
+            // Then this occurrence may end only a part.
             return self.stop_watching(ends && self.part == 0);
         }
         let last = entries.last().copied();
@@ -246,8 +246,8 @@ impl Learner {
     fn carry_count(&mut self, choice: &Choice, overlap: bool) -> bool {
         let mut alike = false;
         if !overlap {
-            // The old count came from threads that did other work. It is kept, and iterations of
-            // the new rule are added to it.
+            // The old count came from threads that did other work. The iterations of reliable rules are kept (see
+            // `standing`), and iterations of the new rule are added to them.
             self.before = self.standing();
         } else if choice.replaced > 0 {
             let (new, old) = (u64::from(choice.occurrences), u64::from(choice.replaced));
@@ -274,8 +274,9 @@ impl Learner {
         self.part = since;
     }
 
-    /// Returns the number of history entries at which the history is examined next. With an early examination, few
-    /// iterations are missed after a long warm-up. With rare examinations, the cost per call stays low.
+    /// Returns the number of further entries after which the history is examined next. `length` is the number of
+    /// entries in the history. With frequent examinations, few iterations are missed after a long warm-up. With rare
+    /// examinations, the cost per call stays low.
     fn next_look(length: usize, settled: bool) -> usize {
         let next = if settled {
             length / 2

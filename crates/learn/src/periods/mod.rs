@@ -26,16 +26,16 @@ const SETS: usize = 56;
 const WAYS: usize = 8;
 /// Number of launches between two examinations of all contexts (a launch with the launches before it).
 const LOOK_EVERY: u32 = 32;
-/// Maximum number of different interval lengths that are compared for one thread. For each length, only the context
-/// with the highest rank (see [`Periods::rank`]) is compared.
+/// Maximum number of different interval lengths that are compared for one thread; further lengths are ignored. For each
+/// length, only the context with the highest rank (see [`Periods::rank`]) is compared.
 const MAX_INTERVALS: usize = 24;
 /// Number of launches between two checks of the number of contexts (a launch with the launches before it) that were
 /// lost for lack of room.
 const LOSSES_COUNTED_EVERY: u32 = 8192;
-/// Maximum number of contexts that may be lost for lack of room, in [`LOSSES_COUNTED_EVERY`] launches. If
-/// more are lost, only half as many contexts are sampled from then on.
+/// If at least this number of contexts are lost for lack of room in [`LOSSES_COUNTED_EVERY`] launches, only half as
+/// many contexts are stored from then on.
 const MAX_LOST: u32 = 512;
-/// Number of launches after which a search that has found nothing is paused.
+/// Number of launches after which a search is paused, unless the learner has ended it before by [`Periods::rest`].
 const LONGEST_SEARCH: u32 = 1 << 17;
 /// Length of the first pause of the search, in launches. Each further pause is four times as long.
 const FIRST_PAUSE: u32 = 1 << 20;
@@ -239,7 +239,7 @@ impl Periods {
         }
         let is_stale = |c: &Recurrence| c.is_stale(trails.work(u32::from(c.thread)));
         // Replace an unused context, if there is one. Otherwise replace the oldest of the contexts that occurred only
-        // once or no longer recur. If there is none of these either, replace any context.
+        // once or no longer recur. If there is none of these either, the new context is not stored.
         let least = set.iter_mut().min_by_key(|c| match () {
             () if !c.is_used => (0, 0),
             () if c.count == 1 || is_stale(c) => (1, u32::MAX - c.age(trails)),

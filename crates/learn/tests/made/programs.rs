@@ -154,8 +154,8 @@ fn other_kernels(seed: u64) -> Vec<Record> {
     program.records()
 }
 
-/// An audio codec. Each frame is one pass of the model, then seven small passes. The program reads back the result of each
-/// of these eight passes.
+/// An audio codec. Each frame is one pass of the model, then seven small passes. The program reads back the result of
+/// each of these eight passes.
 fn depth_passes() -> Vec<Record> {
     let mut program = Program::new(221);
     for _ in 0..400 {

@@ -39,7 +39,8 @@ pub(crate) fn are_the_same(shown: &TestPage) -> Value {
     let in_page = &there["report"]["processes"][0];
     assert_eq!(in_page["ledger"], process["ledger"]);
     assert_eq!(there["report"]["findings"], json["findings"]);
-    // The shares are part of the report in the page's data. The other figures must not contain them a second time.
+    // The shares are part of the report in the page's data. The figures that the page has in addition to the report
+    // must not contain the shares a second time.
     assert!(there["processes"][0].get("breakdown").is_none());
     let windows = process["windows"].as_array().unwrap();
     for of in windows.iter().chain([process]) {

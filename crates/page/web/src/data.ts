@@ -281,8 +281,8 @@ function lanes(track: Track): Lane[] {
     const lane_of = new Uint8Array(start.length);
     for (let i = 0; i < start.length; i++) {
         let lane = 0;
-        // A thread never waits for the GIL while it holds the GIL, so these events stay in one lane
-        // even if their recorded ends overlap.
+        // A thread never waits for the GIL while it holds the GIL. So all events of a GIL track stay in one lane, even
+        // if their recorded times overlap.
         if (track.place !== Place.Gil) while (lane < LANES - 1 && ends[lane] > start[i]) lane++;
         lane_of[i] = lane;
         ends[lane] = Math.max(ends[lane] ?? -Infinity, start[i] + dur[i]);

@@ -99,8 +99,8 @@ const SHADES: readonly ((of: string, dark: string, pale: string) => string)[] = 
 function looks(rows: LedgerRow[]): string[] {
     const used = new Map<string, number>();
     return rows.map(({ kind }, place) => {
-        // The grey colours are mixed with another colour, because their shades would be too similar
-        // to the page's own grey.
+        // The greys of these kinds are close to the page's background. So they are mixed with `--muted`, the stronger
+        // grey of the captions.
         const is_grey = ["idle", "code", "requests"].includes(kind);
         const of = is_grey ? `color-mix(in oklab, var(--${COLOURS[kind]}) 55%, var(--muted))` : `var(--${COLOURS[kind]})`;
         const pale = `color-mix(in oklab, ${of} 45%, var(--surface))`;

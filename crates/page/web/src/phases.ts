@@ -175,8 +175,7 @@ export function scatter(place: HTMLElement, process: Process, iterations: Iterat
     const top = topOf(process);
     const tip = el("div", { class: "tip", hidden: "" });
     const size = points.length > 3000 ? 2.5 : points.length > 400 ? 3 : 4;
-    // Positions of the points that were drawn: x and y in CSS pixels from the corner of the drawing
-    // area.
+    // Positions of the points that were drawn: x and y in CSS pixels from the top left corner of the drawing area.
     const at = new Float32Array(2 * points.length);
     const x_of = (chart: uPlot, i: number) => chart.valToPos(tokens[i], "x", true);
     const y_of = (chart: uPlot, i: number) => chart.valToPos(Math.min(worked[i], top), "y", true);

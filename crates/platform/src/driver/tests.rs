@@ -16,7 +16,7 @@ struct Gpu {
     current: usize,
     /// One flag for each device: true if the device's primary context is in use.
     primaries: Vec<bool>,
-    /// The status that the fake functions return when they start or stop a profiler, or wait.
+    /// The status that the fake functions return when they start or stop a profiler, wait, or read the free memory.
     status: CuResult,
     /// The contexts in which the fake functions for the profiler and for waits were called, in order.
     used: Vec<usize>,

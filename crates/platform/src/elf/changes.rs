@@ -17,8 +17,8 @@ pub fn changes() -> u64 {
     changes
 }
 
-/// Returns the number of bytes of thread-local variables that the C library has not yet allocated for the
-/// calling thread. The C library allocates them when the thread first uses them.
+/// Returns the size in bytes, including room for alignment, of the thread-local variables that the C library has not
+/// yet allocated for the calling thread. The C library allocates them when the thread first uses them.
 pub fn unallocated_thread_locals() -> usize {
     let mut bytes = 0;
     let _walking = Walking::begin();

@@ -127,7 +127,8 @@ impl ElfModule {
     }
 
     /// Returns the address range of a function that the module defines, in its default version. The range is empty if
-    /// the module does not state the size. Returns `None` if the module does not define the function, or as an IFUNC.
+    /// the module does not state the size. Returns `None` if the module does not define the function, or defines it as
+    /// an IFUNC.
     pub fn code_of(&self, name: &CStr) -> Option<Range<usize>> {
         let symbol = self.defined(name, None)?;
         let start = self.base.wrapping_add(symbol.value);

@@ -18,9 +18,8 @@ use tllmprof_sync::wake;
 lifecycle::global! {
     stage: Modules;
 
-    /// The number of threads that are walking over the modules. It is a count and not a flag, because several threads
-    /// may walk at once. A walk may also begin while the program itself walks over the modules, if the program's
-    /// callback looks up a symbol.
+    /// The number of walks over the modules that are in progress, on all threads. It is a count and not a flag, because
+    /// several walks may be in progress at once. Walks of the program itself do not count.
     #[fork(reset)]
     static WALKERS: AtomicU32 = AtomicU32::new(0);
     /// ID of the thread that is forking; 0 if there is none. Other threads start no walk during the fork.

@@ -56,7 +56,8 @@ impl PatchableEntry {
         self.at
     }
 
-    /// Returns true if the function may read its return address.
+    /// Returns true if the function may read its return address, or may end in a jump to another function that reads
+    /// it.
     pub const fn looks_back(&self) -> bool {
         self.looks_back
     }
@@ -75,7 +76,7 @@ struct FunctionFlow {
 
 impl FunctionFlow {
     /// Adds an instruction. `target` is the address to which the instruction branches; `None` for a call, or if the
-    /// instruction does not branch. Stores in `entry` that the function may lead to another function, if it does.
+    /// instruction does not branch. If the instruction may jump to another function, stores that in `entry`.
     fn note(
         &mut self,
         entry: &mut PatchableEntry,
@@ -262,7 +263,8 @@ fn branch(bytes: &[u8], target: usize) -> Option<InstructionKind> {
 
 /// The position of a function's return address on the stack, as far as the examined code shows it.
 struct ReturnAddress {
-    /// Distance in bytes from the stack pointer up to the return address. Known only until the first branch.
+    /// Distance in bytes from the stack pointer up to the return address. `None` after the first branch or call to a
+    /// fixed address, and after a change of the stack pointer that is not tracked.
     above_stack_pointer: Option<i64>,
     /// Distance in bytes from `rbp` up to the return address; `None` if `rbp` is not the frame pointer.
     above_frame_pointer: Option<i64>,

@@ -7,8 +7,8 @@ use std::io;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Denied {
     errno: i32,
-    /// True if the system call failed because of MDWE (`PR_SET_MDWE`): the process forbids making writable
-    /// memory executable, and writing to executable memory.
+    /// True if the system call failed because of MDWE (`PR_SET_MDWE`). With this setting the kernel refuses mappings
+    /// that are writable and executable, and refuses to make a mapping executable later.
     is_mdwe: bool,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for Denied {
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // only the code that patches entries creates most variants
 pub enum PatchRefusal {
     EntryPoint,
-    /// Entries are not patched on this processor. The function's code was only examined.
+    /// Entries are not patched on this processor. The function's code was only examined for uses of the return address.
     #[cfg(target_arch = "aarch64")]
     Processor {
         /// True if the function may read its own return address.

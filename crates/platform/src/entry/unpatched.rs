@@ -60,10 +60,10 @@ fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> bool {
         .is_none_or(|first| u32::from_le_bytes(*first) & 0x9f00_001f == 0x9000_0010)
 }
 
-/// Returns true if an instruction uses `x30` (the return address) for something other than the return: it
-/// computes with it, saves it elsewhere than on the stack, or reads it from the frame record. Also returns
-/// true for a jump to an address in a register, because another module's function may be there. Some
-/// compilers also use `x30` as an ordinary register, which counts as a use.
+/// Returns true if an instruction uses the return address, which is in `x30`, for something other than the return: it
+/// computes with `x30`, saves `x30` elsewhere than on the stack, or reads the return address from the frame record.
+/// Also returns true for a jump to an address in a register, because a function of another module may be at this
+/// address. Some compilers also use `x30` as an ordinary register, which counts as a use.
 fn uses_return_address(instruction: u32) -> bool {
     /// The instruction `xpaclri`, which removes the pointer authentication code from `x30`. A function
     /// executes it if it needs the plain return address.
@@ -105,7 +105,7 @@ fn uses_return_address(instruction: u32) -> bool {
             let is_extract = kind == 0b111;
             kind > 1 && kind != 0b101 && (base == LINK || (is_extract && index == LINK))
         }
-        // The last class includes branches to an address in a register, within the function or out
+        // The other classes include branches to an address in a register, within the function or out
         // of it: `br`, `braa` and similar.
         _ => instruction == XPACLRI || instruction & 0xfeff_f000 == 0xd61f_0000,
     }

@@ -1,4 +1,4 @@
-//! Writes the jump into the code of a function.
+//! Writes a jump to other code over the first instructions of a function.
 //!
 //! While the process has one thread, as is usual before `main`, no other thread runs the code that is written, so any
 //! bytes can be changed. With several threads, another thread may be about to execute any instruction at any time.
@@ -77,7 +77,8 @@ pub unsafe fn write(
 
 fn protect(pages: &Range<usize>, rights: libc::c_int) -> bool {
     let start = core::ptr::with_exposed_provenance_mut(pages.start);
-    // SAFETY: the pages are a module's code. They stay readable, and executable if other threads may be executing them.
+    // SAFETY: the pages are a module's code. They stay readable and executable, because other threads may be executing
+    // them.
     unsafe { libc::mprotect(start, pages.len(), rights) == 0 }
 }
 

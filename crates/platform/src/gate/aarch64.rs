@@ -1,8 +1,9 @@
 //! The assembly code of the gates in front of the driver's functions, for AArch64 (AAPCS64, little endian).
 //! `x86_64.rs` explains it.
 //!
-//! A stub passes its [`Gate`] in `x16`. Before the call the code changes only registers that any call may
-//! change. The frame is part of the chain of frame pointers, which the hooks require.
+//! A stub passes its [`Gate`] in `x16`. Before the code calls the driver's function, it changes only registers that
+//! any call may change. Its stack frame begins with the saved `x29` and `x30`, so the frame is part of the chain of
+//! frame pointers.
 
 use core::arch::{global_asm, naked_asm};
 
@@ -37,8 +38,8 @@ global_asm!(
 );
 
 /// Calls the driver function of the gate in `x16`. During the call, the call is counted as in progress. The comment of
-/// [`pass`] for x86-64 explains the unusual cases, such as a closed gate. Twelve stack words, which may contain
-/// arguments, are copied for the driver function.
+/// [`pass`] for x86-64 explains the unusual cases, such as a closed gate. Twelve words are copied from the caller's
+/// stack, because they may contain arguments of the driver function.
 #[unsafe(naked)]
 unsafe extern "C" fn pass() {
     naked_asm!(

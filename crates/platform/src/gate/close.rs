@@ -22,7 +22,8 @@ impl Drop for Closed {
 }
 
 /// Closes the gates and waits until no thread is in the driver. If a thread is still in the driver after `patience`,
-/// opens the gates and returns `None`. That thread may be waiting for work of another thread, which waits at a gate.
+/// opens the gates and returns `None`, because that thread may be waiting for work of another thread, which waits at a
+/// gate.
 pub fn close(patience: Duration) -> Option<Closed> {
     CLOSED.store(SHUT, Ordering::SeqCst);
     let closed = Closed(());
@@ -52,8 +53,8 @@ pub fn open() {
     wake(&CLOSED, i32::MAX);
 }
 
-/// While this value exists, each new call waits at its gate, at most for `MAX_HOLD`. The calls continue when this
-/// value is dropped.
+/// While this value exists, new calls wait at their gates. They continue when this value is dropped, or when one of
+/// them has waited for `MAX_HOLD`.
 pub struct HeldCalls(());
 
 impl Drop for HeldCalls {

@@ -33,7 +33,7 @@ lifecycle::global! {
 /// The result of redirecting GOT slots to gates (code in front of the driver's functions).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Links {
-    /// All slots lead to gates, and already did so before this call.
+    /// This call had nothing to redirect: all slots already lead to gates, or this process needs no gates.
     Led,
     /// This call has redirected some slots. The gates do not count calls that began before it, through the slots' old
     /// values.

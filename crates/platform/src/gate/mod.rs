@@ -81,7 +81,7 @@ lifecycle::global! {
     #[fork(keep = "what was handed out stays so")]
     static IS_SHORT: AtomicBool = AtomicBool::new(false);
 
-    /// The state of all gates: one of the values below. Unless it is [`OPEN`], calls sleep on this word (a
+    /// The state of all gates: [`OPEN`], [`SHUT`] or [`HELD`]. Unless it is [`OPEN`], calls sleep on this word (a
     /// futex).
     #[fork(reset)]
     pub static CLOSED: AtomicU32 = AtomicU32::new(OPEN);
@@ -90,8 +90,8 @@ lifecycle::global! {
 const OPEN: u32 = 0;
 /// The state in which no thread may enter the driver: calls wait at the gates.
 const SHUT: u32 = 1;
-/// The state in which calls wait, at most for [`MAX_HOLD`], so that a thread of this library gets its turn in
-/// the driver.
+/// The state in which new calls wait, at most for [`MAX_HOLD`], so that the thread that called [`hold`] gets the
+/// driver's lock.
 const HELD: u32 = 2;
 /// Longest time that a call waits at a gate in the state [`HELD`].
 const MAX_HOLD: Duration = Duration::from_millis(100);
@@ -146,7 +146,7 @@ pub struct Needs {
     pub users: fn() -> u32,
 }
 
-/// The registered functions, at most one element. Without an element there are no gates.
+/// The functions that the library has registered, as at most one element. Without an element there are no gates.
 #[linkme::distributed_slice]
 pub static NEEDS: [Needs];
 
@@ -274,7 +274,7 @@ fn noted(gate: &Gate, frame: usize) -> usize {
     if flight > frame {
         // This call is nested in a call that is already counted, so it is not counted again. If the
         // outer call was left by a jump (`longjmp`), the thread counts as in the driver until it
-        // makes a call from farther up the stack.
+        // makes a call from a stack frame at the same or a higher address.
         return 0;
     }
     if flight != frame {

@@ -9,8 +9,8 @@ use core::arch::{global_asm, naked_asm};
 use crate::gate::{GATE_COUNT, Gate, STUB_SIZE};
 use crate::thread::{Block, ThreadRecord};
 
-/// The number of stack words, which may contain arguments, that are copied for the real function.
-/// `cuTensorMapEncodeIm2colWide` has ten such words, more than any other driver function.
+/// The number of words that are copied from the caller's stack, because they may contain arguments of the driver
+/// function. `cuTensorMapEncodeIm2colWide` takes ten arguments on the stack, more than any other driver function.
 const STACK_WORDS: usize = 12;
 
 global_asm!(
@@ -62,9 +62,9 @@ unsafe extern "C" fn pass() {
         "mov rax, qword ptr [r11 + {weight}]",
         "add qword ptr [r10 + {passes}], rax",
         "mov qword ptr [r10 + {flight}], rbp",
-        // The thread that closes the gate runs a barrier on every thread afterwards. So either the
-        // closing thread sees that this thread is in the driver, or this thread sees that the gate
-        // is closed.
+        // A thread that closes the gates stores `CLOSED`, and then runs a barrier on every thread. So
+        // either the closing thread sees that this thread is in the driver, or this thread sees that
+        // the gates are closed.
         "cmp byte ptr [rip + {closed}], 0",
         "jne 2f",
         "3:",

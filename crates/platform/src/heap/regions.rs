@@ -14,8 +14,8 @@ const COUNT_BITS: u32 = 28;
 /// The word of a region that was removed from the list. (A word of 0 marks the end of the list.)
 pub(super) const GONE: u64 = 1 << COUNT_BITS;
 
-/// A list of regions (the heap's memory mappings). A region is unmapped only when no block in it is in use, so an
-/// address can be looked up without a lock.
+/// A list of regions (the heap's memory mappings). An address can be looked up without a lock: it is the address of a
+/// block in use, and a region is unmapped only when no block in it is in use.
 pub(crate) struct Regions([AtomicU64; MAX_REGIONS]);
 
 impl Regions {

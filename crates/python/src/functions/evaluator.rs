@@ -212,8 +212,8 @@ unsafe extern "C" fn sets(interpreter: *mut c_void, evaluator: *mut c_void) {
     unsafe { set(interpreter, evaluator) };
 }
 
-/// Returns the evaluator to set when a tool sets `evaluator` while `there` is installed. If the
-/// tool restores Python's own, the result is our evaluator, which calls Python's own.
+/// Returns the evaluator to set when a tool sets `evaluator` while `there` is installed. If the tool
+/// restores Python's own while ours is needed, the result is our evaluator, which calls Python's own.
 fn instead(api: &Api, there: *mut c_void, evaluator: *mut c_void) -> *mut c_void {
     let before = owner(api, there);
     match owner(api, evaluator) {
@@ -457,14 +457,14 @@ fn first_argument<'py>(frame: &InterpreterFrame<'py>, code: &Object<'py>) -> Opt
     frame.argument(&place)
 }
 
-/// Evaluates a frame in 3.9 and 3.10. A frame whose code object has no mark is passed on to CPython's own evaluator
-/// with a jump, so it takes no extra stack.
+/// Evaluates a frame in 3.9 and 3.10, and in 3.11 if [`evaluate_in_3_11`] calls it. A frame whose code object has no
+/// mark is passed on to CPython's own evaluator with a jump, so it takes no extra stack.
 ///
 /// If the end of the interpreter or `pthread_exit` ends the thread during a call, the thread is
 /// unwound through this function. So no value that needs to be dropped may live across the call.
 ///
 /// # Safety
-/// Only the interpreter calls this function, in 3.9 or later.
+/// Only the interpreter and [`evaluate_in_3_11`] call this function, in 3.9 or later.
 unsafe extern "C-unwind" fn evaluate<const SEARCHES: bool>(
     state: ThreadState,
     frame: Raw,
@@ -615,8 +615,9 @@ unsafe fn with_frame(frame: Raw, act: impl FnOnce(&Thread, &InterpreterFrame<'_>
     })
 }
 
-/// Records that a call begins or resumes. Returns false if this evaluation of the frame runs none of the function's
-/// code: it only creates a generator, or ends a new one. No end is recorded for such an evaluation.
+/// Records that a call begins or resumes. Returns false if it records nothing, so that no end must be recorded either.
+/// This is so if the evaluation of the frame runs none of the function's code (it only creates a generator, or ends a
+/// new one), or if the code object was a candidate and turns out not to belong to a requested function.
 fn enters<'py>(
     thread: &Thread,
     frame: &InterpreterFrame<'py>,

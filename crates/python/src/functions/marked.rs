@@ -39,8 +39,9 @@ struct MarkTable(Box<[MarkSlot]>);
 lifecycle::global! {
     stage: Sinks;
 
-    /// The current table; `None` before the first mark. Replaced tables are never freed, because a
-    /// thread may still be reading them. All of them together are smaller than the current one.
+    /// The current table; `None` before the first mark. Replaced tables are never freed, because a thread may still
+    /// be reading them. If marks are only added, each table is four times as large as the one before, so all replaced
+    /// tables together are smaller than the current one.
     #[fork(keep = "code objects are copied as they are")]
     #[restart(by = clear)]
     static TABLE: Published<MarkTable> = Published::none();
@@ -86,8 +87,8 @@ impl MarkTable {
 
     fn insert(&self, code: usize, mark: &'static Mark) {
         let mut places = self.places(code);
-        // The slot of a removed entry is not reused: another thread may have read the old address
-        // there, and would then take the new mark for the old code object's.
+        // The slot of a removed entry is not reused: another thread may have just read the old address
+        // from the slot, and would then take the new mark for that of the old code object.
         if let Some(slot) = places.find(|slot| slot.code.load(Ordering::Relaxed) == FREE) {
             slot.mark.set(Some(mark));
             slot.code.store(code, Ordering::Release);

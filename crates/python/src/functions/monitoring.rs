@@ -69,7 +69,7 @@ lifecycle::global! {
     static DISABLE: Held = Held::none();
 }
 
-/// The module `sys.monitoring`. Its functions are called with integer arguments.
+/// The module `sys.monitoring`. The first argument of its functions is a tool number.
 struct Monitoring<'py> {
     py: Python<'py>,
     module: Object<'py>,
@@ -319,8 +319,8 @@ fn first_call<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object<'py>> {
         && let Some(mark) = marked::find(code.addr())
     {
         thread.catch_up();
-        // The first call began before `PY_START` was enabled for this code object, so the call is
-        // recorded here.
+        // When this first call began, `PY_START` was enabled only for the search, and not yet under
+        // the tool number that records calls. So the call is recorded here.
         let arguments = |place: &Place| argument(py, place);
         let frame = frame(py, code.addr());
         thread.spans.enter(py, frame, mark, false, &arguments);

@@ -78,11 +78,12 @@ pub(crate) fn were_checked() -> bool {
     WERE_CHECKED.load(Ordering::Relaxed)
 }
 
-/// Returns true if the calls of a code object count as calls of `target`.
+/// Returns true if the code object is no replacement of the function of `target`: it is marked for this function, or
+/// for another requested function.
 fn is_its(code: &Object<'_>, target: &Target) -> bool {
     let function = marked::find(code.addr()).and_then(Mark::function);
-    // A code object that is marked for another requested function counts, too: the user has then requested one
-    // function by two names. This does not apply if the program has replaced that other function.
+    // If the code object is marked for another requested function, the user has requested one function by two names.
+    // This does not apply if the program has replaced that other function.
     function.is_some_and(|function| {
         core::ptr::eq(function, &target.function) || !function.is_replaced()
     })

@@ -24,7 +24,7 @@ impl Replaced {
     }
 }
 
-/// Formats the replacement like `was replaced by MODULE:QUALNAME after 7 calls, …`.
+/// Formats the replacement like `was replaced by MODULE:QUALNAME, noticed after 7 calls: …`.
 impl fmt::Display for Replaced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { by, after, .. } = self;

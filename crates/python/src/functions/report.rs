@@ -18,8 +18,8 @@ pub(crate) fn report() {
     evaluator::ends();
     trouble::report();
     let (mut api, mut found) = (0, 0);
-    // If no window is requested, no steps are counted. Functions that only count steps are then not
-    // reported.
+    // If no window is requested, no steps are counted. Then it does not matter that the step's
+    // function was found late, and this is not reported.
     let has_windows =
         tllmprof_session::activity::settings().is_some_and(|settings| !settings.windows.is_empty());
     for module in targets::known() {
@@ -67,7 +67,7 @@ impl<'a> ReportedFact<'a> {
         match (target.by, target.found()) {
             (By::Rule, Discovery::Late) if has_windows => Some(Self::StepIsLate(target)),
             (By::Ranges, Discovery::Late) => Some(Self::RangesAreLate(target)),
-            // These two arms leave out `By::Rule`, because the report on windows already mentions a step rule that
+            // The next two arms leave out `By::Rule`, because the report on windows already mentions a step rule that
             // has counted no step.
             (By::Ranges | By::Batch, Discovery::NotYet) => Some(Self::NotFound(module, target)),
             (By::Batch, _) if target.function.calls() == 0 => Some(Self::NotCalled(module, target)),
@@ -113,7 +113,7 @@ impl fmt::Display for ReportedFact<'_> {
     }
 }
 
-/// Displays the reason why no call was counted of the function that the step rule (`TLLMPROF_STEP`) names.
+/// Displays the reason why no call of the step's function, which the rule in `TLLMPROF_STEP` names, was counted.
 pub(crate) struct Uncalled;
 
 impl fmt::Display for Uncalled {
@@ -139,15 +139,15 @@ impl fmt::Display for Uncalled {
 /// The note that a replacement may have gone unnoticed, because the last check did not run.
 const UNCHECKED: &str = "; whether it was replaced was not checked at the end, as the interpreter did not end (os._exit)";
 
-/// Displays a note that calls may be missing of the function that the step rule (`TLLMPROF_STEP`) names.
+/// Displays a note that calls of the step's function, which the rule in `TLLMPROF_STEP` names, may be missing.
 pub(crate) struct MayLackCalls;
 
 impl fmt::Display for MayLackCalls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut targets = targets::known().iter().flat_map(|module| &module.targets);
         let rules = targets.find(|target| target.by == By::Rule);
-        // Functions that were found late (so that their earlier calls may be missing) have a message of their own.
-        // So they are not mentioned in this note.
+        // That the function was found late, so that its earlier calls may be missing, is no reason for this note:
+        // `report` logs another message for it.
         let lacks = |target: &Target| {
             let is_found = target.found() != Discovery::NotYet;
             is_found && (trouble::hides_calls() || replaced(target).is_some())

@@ -31,8 +31,8 @@ use tllmprof_platform::log;
 /// one.
 const FIRST_INTERVAL_NS: u64 = 1_000_000;
 const MAX_INTERVAL_NS: u64 = 100_000_000;
-/// The most candidates (code objects that may belong to a requested function) in a process.
-/// Candidates stay marked, so their number is limited.
+/// The most candidates (code objects that may belong to a requested function) in a process. A
+/// candidate stays marked until its first call, which may never come, so the number is limited.
 const MAX_CANDIDATES: u32 = 4096;
 
 lifecycle::global! {
@@ -173,7 +173,8 @@ pub(crate) fn audited<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Opt
     }
 }
 
-/// Searches a code object that is about to run for requested functions, if it is the code of a module that has some.
+/// Searches the code of a module, which is about to run, for the functions that are requested of this module. If the
+/// code contains a function with the name of another module's requested function, it may become a candidate.
 fn runs(py: Python<'_>, code: &Object<'_>) -> Option<()> {
     if !code.is_code() || code.attr(c"co_name")?.as_text()? != "<module>" {
         return None;
@@ -284,7 +285,8 @@ enum FileRelation {
 }
 
 impl FileRelation {
-    /// Compares `file`, the file name in a code object, with `said`, the `__file__` of the module `name`, if it has one.
+    /// Compares `file`, the file name in a code object, with `said`, the `__file__` of the module `name`. `said` is
+    /// `None` if the module has no `__file__`.
     fn classify(name: &str, said: Option<&str>, file: &str) -> Self {
         let is_main = name == "__main__";
         match said {

@@ -137,8 +137,8 @@ lifecycle::global! {
     static VERDICT: AtomicU32 = AtomicU32::new(UNKNOWN);
 }
 
-/// Runs the test calls once. Returns `None` if frames do not have the expected layout. `is_there`
-/// is true if our evaluator is installed.
+/// Runs the test calls, unless they have run before or our evaluator is not installed (`is_there` is
+/// false). Returns `None` if the test calls have shown that frames do not have the expected layout.
 pub(crate) fn passes(py: Python<'_>, _: &Layout, is_there: bool) -> Option<()> {
     if VERDICT.load(Ordering::Relaxed) == UNKNOWN && is_there {
         let is_good = run(py).is_some() && TRIAL.has_seen(WANTED);

@@ -1,10 +1,10 @@
 //! Reads the integers of Python lists directly from memory. With the C API, a check for 0 takes
 //! five calls for each element.
 //!
-//! Lists and ints have had the same layout since 3.8 in builds with a GIL. An object begins with
-//! its reference count and its type. A list continues with its length and the address of its
-//! elements. An int continues with a word for its sign and size. [`Ints::detect`] checks the layout
-//! with a list of its own, and returns `None` in other builds.
+//! Lists and ints have had the same layout since 3.8 in builds with a GIL. An object begins with its reference count
+//! and its type. A list continues with its length and the address of its elements. An int continues with a word for its
+//! sign and size. [`Ints::detect`] checks this layout with a list that it creates, and returns `None` if the layout
+//! differs.
 
 use super::{Held, Object, Python};
 use crate::api::Raw;

@@ -1,6 +1,7 @@
 //! Safe references to Python objects. Exceptions that the library causes stay hidden from the program.
 //!
-//! All functions of this module need the GIL. A [`Python`] proves that the thread has it.
+//! The functions of this module need the GIL or, in a build without a GIL, a thread state. A [`Python`] proves that the
+//! thread has it.
 
 use core::ffi::{CStr, c_int};
 use core::marker::PhantomData;
@@ -226,12 +227,12 @@ impl<'py> Python<'py> {
         unsafe { self.share((self.api.current_frame?)()) }.map(PythonFrame)
     }
 
-    /// Makes a Python function that calls our C function.
+    /// Makes a Python function that calls the C function in `definition`.
     pub fn function(self, definition: &'static MethodDef) -> Option<Object<'py>> {
         self.c().c_function(definition, None, None)
     }
 
-    /// Makes a Python function that calls our C function with `first` as its `self`.
+    /// Makes a Python function that calls the C function in `definition` with `first` as its `self`.
     pub fn function_of(
         self,
         definition: &'static MethodDef,
@@ -295,7 +296,7 @@ impl<'py> Python<'py> {
 pub struct PythonFrame<'py>(Object<'py>);
 
 impl<'py> PythonFrame<'py> {
-    /// Returns the global names of the frame's function.
+    /// Returns the dictionary of the global variables of the frame's function.
     pub fn globals(&self) -> Option<Object<'py>> {
         self.0.attr(c"f_globals")
     }

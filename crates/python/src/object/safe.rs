@@ -10,8 +10,8 @@ use crate::api::{MethodDef, with_functions};
 #[derive(Clone, Copy)]
 pub struct C<'py>(pub Python<'py>);
 
-/// Maps a word of the table of C API functions to the Rust type of an argument or result. [`crate::api`] explains the
-/// words.
+/// Maps a word of the table of C API functions (`with_functions`) to the Rust type of an argument or result.
+/// [`crate::api`] explains the words.
 macro_rules! rust_type {
     ($py:lifetime object) => { &Object<'_> };
     ($py:lifetime maybe) => { Option<&Object<'_>> };

@@ -209,9 +209,9 @@ impl RequestedFunction {
         }
     }
 
-    /// Records that a call begins or resumes, like [`RequestedFunction::enters`], if no slot is free to store the call.
-    /// The call gets no range, and its state at the end is [`Entered::unkept`]. If the call begins an iteration, this
-    /// iteration lasts until the next one begins.
+    /// Records that a call begins or resumes, like [`RequestedFunction::enters`], if the thread is inside too many
+    /// calls to store this one. The call gets no range, and [`RequestedFunction::leaves`] gets [`Entered::unkept`] for
+    /// it. If the call begins an iteration, this iteration lasts until the next one begins.
     pub(crate) fn enters_unkept(&'static self, py: Python<'_>, goes_on: bool) {
         self.begins(py, goes_on, true, &mut BatchFacts::default);
     }
@@ -321,7 +321,7 @@ impl RequestedFunction {
         };
         let ends = py.without_gil(|| by_name::ask_with(Counted::Python, facts));
         // From here on, a thread that opens or closes windows does not wait for this call any longer. This thread has
-        // the GIL again, so it begins the Python function right away.
+        // the GIL again, so nothing delays the Python function any more.
         tllmprof_session::goes_on();
         ends
     }
@@ -351,15 +351,16 @@ impl Entered {
         }
     }
 
-    /// Returns the state of a call that was not stored because no slot was free.
+    /// Returns the state of a call whose end has no effect: a call that could not be stored, or a call of a replaced
+    /// function inside its replacement, which counts instead.
     pub(crate) const fn unkept() -> Self {
         let mut entered = Self::with(None);
         entered.is_unkept = true;
         entered
     }
 
-    /// Returns the number of the iteration that the call began; `None` if it began none, or if the iteration's end is
-    /// not reported.
+    /// Returns the number of the iteration that the call began; `None` if it began none, or if the iteration does not
+    /// end with the call.
     pub(crate) const fn iteration(&self) -> Option<u64> {
         self.iteration
     }

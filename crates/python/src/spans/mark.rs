@@ -187,8 +187,8 @@ impl Mark {
         }
     }
 
-    /// Reports to the receiver that a call begins or resumes, like [`Mark::enters`], if no slot is free to store the
-    /// call.
+    /// Reports to the receiver that a call begins or resumes, like [`Mark::enters`], if the thread is inside too many
+    /// calls to store this one. Only a requested function gets this report.
     pub(crate) fn enters_unkept(&self, py: Python<'_>, goes_on: bool) {
         if let Watch::Function(function) = self.watch {
             function.enters_unkept(py, goes_on);
@@ -230,8 +230,8 @@ impl Mark {
         }
     }
 
-    /// Releases the mark's Python references. The mark must be in no table, and the calling thread must be in the mark's
-    /// interpreter.
+    /// Releases the mark's Python references. The mark must be in no table, and the calling thread must be in the
+    /// mark's interpreter.
     pub(crate) fn release(&self, py: Python<'_>) {
         drop(self.code.take(py));
         self.first.iter().for_each(|place| place.release(py));

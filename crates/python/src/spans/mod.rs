@@ -244,8 +244,9 @@ impl Spans {
         }
     }
 
-    /// Forgets the calls that the thread is in, because their ends will not be reported. Their NVTX ranges end now.
-    /// The iterations that they began end when the next iteration begins.
+    /// Forgets the calls that the thread is in. Called if the library was detached meanwhile, so that the ends of the
+    /// calls are not reported. Their NVTX ranges end now. The iterations that they began end when the next iteration
+    /// begins.
     pub(crate) fn forget(&self) {
         self.beyond.set(0);
         while let Some((_, entered)) = self.pop() {
@@ -307,7 +308,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Returns a mark without a code object, for the tests in this module.
+    /// Returns a mark without a code object, whose receiver is [`COUNTS`].
     pub(crate) fn mark() -> &'static Mark {
         Box::leak(Box::new(Mark::made(Watch::Calls(&COUNTS))))
     }
@@ -326,8 +327,8 @@ pub(crate) mod tests {
         ended.get()
     }
 
-    /// Returns the state of a thread that has entered these calls. Their frames have the addresses
-    /// 1, 2, and so on.
+    /// Returns the state of a thread that has entered one call for each of these marks. The frames of the calls have
+    /// the addresses 1, 2, and so on.
     fn in_calls(marks: &[&'static Mark]) -> Spans {
         let spans = Spans::new();
         for (index, mark) in marks.iter().enumerate() {

@@ -1,5 +1,6 @@
 //! Functions that an engine calls repeatedly to look for requests. All calls between two steps are recorded as one
-//! event, not as one event for each call. In an engine, a single thread calls the function.
+//! event, not as one event for each call. An engine calls such a function on a single thread, so the calls of only one
+//! thread are stored at a time.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -59,9 +60,9 @@ impl Polled {
     }
 }
 
-/// Counts the time of a call in which an engine waited for requests, at the call's end. `since` is the call's start in
-/// ticks, the record's unit of time. `polled` is the called function if the engine calls it repeatedly, otherwise
-/// `None`.
+/// Called at the end of a call in which an engine waited for requests. Counts the call's time as idle time; for a
+/// function that the engine calls repeatedly, [`step_begins`] counts it later. `since` is the call's start in ticks,
+/// the record's unit of time. `polled` is the called function if the engine calls it repeatedly, otherwise `None`.
 pub(crate) fn ended(polled: Option<&'static PyFunction>, since: u64) {
     if !recorder::is_keeping() && !watch::is_watching() {
         return;

@@ -1,7 +1,7 @@
-//! Limits the C stack that a thread may use while our evaluator reports its calls, in CPython 3.11.
+//! Limits the C stack that a thread may use while the library's frame evaluator reports its calls, in CPython 3.11.
 //!
-//! In 3.11, a call from Python to Python uses C stack only if a custom evaluator is set. With our evaluator, a
-//! program that has raised the recursion limit could overflow its stack.
+//! In 3.11, a call from Python to Python uses C stack only if a custom evaluator is set. With the library's evaluator,
+//! a program that has raised the recursion limit could overflow its stack.
 
 use core::ops::Range;
 
@@ -48,8 +48,8 @@ impl Spans {
             room = stack::bounds().map_or(Room::NONE, half);
             self.room.set(room);
         }
-        // An address below this part of the stack is on another stack, such as that of a coroutine, to which the
-        // limit does not apply.
+        // An address below this part of the stack is on another stack, such as that of a fiber (a coroutine with a C
+        // stack of its own). The limit does not apply there.
         (room.start..room.end).contains(&stack::here())
     }
 }
@@ -70,7 +70,7 @@ mod tests {
             end: here + 4096,
         });
         assert!(spans.may_be_short() && spans.is_short());
-        // Simulate a call on another stack, such as that of a coroutine, at lower addresses.
+        // Simulate a call on another stack, such as that of a fiber, at lower addresses.
         spans.room.set(Room {
             start: here + (1 << 20),
             end: here + (2 << 20),

@@ -1,5 +1,5 @@
-//! Finds the memory layout of the running interpreter's Python stacks. The crate [`tllmprof_cpython`] has the layouts of all
-//! supported versions.
+//! Finds the memory layout of the running interpreter's Python stacks. The crate [`tllmprof_cpython`] has the layouts
+//! of all supported versions.
 
 use tllmprof_platform::ids;
 use tllmprof_platform::peek::{self, MemoryRange};

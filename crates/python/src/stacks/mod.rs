@@ -77,7 +77,8 @@ pub fn are_asked_for(settings: &Settings) -> bool {
     settings.stacks.is_some() && settings.trace.is_some()
 }
 
-/// Checks that stacks of the main interpreter can be read. Only the first call does anything.
+/// Checks whether stacks of the main interpreter can be read, and stores the result for [`ready`]. Does nothing if a
+/// result is stored already.
 pub fn install(py: Python<'_>) {
     if READY.get().is_some() {
         return;

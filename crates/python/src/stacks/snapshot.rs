@@ -85,7 +85,7 @@ impl Snapshot {
 
     fn add(&mut self, address: usize, length: usize) -> Option<usize> {
         let span = MemoryRange { address, length };
-        // Drop the ranges that were not copied because they are not mapped.
+        // Drop the ranges that were not copied: one of them is not mapped, and the copy ended before it.
         let wanted = self.starts.partition_point(|start| *start < self.copied);
         self.spans.truncate(wanted);
         self.starts.truncate(wanted);

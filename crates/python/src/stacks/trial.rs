@@ -29,8 +29,8 @@ def run():
     Stra\xc3\x9fe().\xe6\xad\xa5()
 ";
 
-/// The functions that are on the stack while [`SOURCE`]'s `run` calls the library, innermost first.
-/// Each has two forms: with a qualified name, and with a plain one.
+/// The functions that are on the stack while [`SOURCE`]'s `run` calls the library, innermost first. Each has two forms:
+/// with the qualified name, and with the plain name, which is all that older versions of CPython store.
 const WANTED: [[&str; 2]; 4] = [
     ["leaf (<tllmprof>:2)"; 2],
     ["steps (<tllmprof>:5)"; 2],

@@ -252,8 +252,8 @@ impl Walker {
         let is_whole = whole && self.is_rooted(layout, outermost);
         outside.truncate(MAX_OUTSIDE);
         self.met = outside;
-        // After a stack that changed during the read, keep the frames of the last whole stack: they
-        // are more likely to be found again.
+        // The next sample first copies the frames in `outside`. If this stack changed during the read, `outside` keeps
+        // the frames of the last whole stack, which are more likely to be found again.
         if is_whole {
             core::mem::swap(&mut self.met, &mut self.outside);
         }
@@ -281,8 +281,8 @@ impl Walker {
         Some(index)
     }
 
-    /// Returns true if the outermost frame that was found is the one in which the thread began, so
-    /// that no callers are missing.
+    /// Returns true if no callers are missing: the outermost frame that was found is the one in which the thread began.
+    /// Before 3.11, frames are not in chunks, and this is not checked.
     fn is_rooted(&self, layout: &Layout, outermost: usize) -> bool {
         match layout.frame.life {
             Life::Object { .. } => true,

@@ -251,8 +251,7 @@ def run():
             let names = py.run(source, c"<test>").unwrap();
             for function in names.item(c"followed").unwrap().elements() {
                 assert!(follow(py, &function.code().unwrap(), &SEEN));
-                // `follow` was called twice for this function, but each call must be reported only
-                // once.
+                // `follow` is called a second time, but each call of the function must be reported only once.
                 assert!(follow(py, &function.code().unwrap(), &SEEN));
             }
             assert!(!follow(py, &names, &SEEN)); // not a code object

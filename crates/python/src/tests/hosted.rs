@@ -186,8 +186,8 @@ pub(crate) struct Host {
 
 impl Host {
     /// Loads libpython as a program with the preloaded library does: the library is started first, and looks for
-    /// libpython when the list of modules has changed. If [`LATE`] is set, the library is started after libpython was
-    /// loaded.
+    /// libpython when the list of loaded shared libraries has changed. If [`LATE`] is set, the library is started after
+    /// libpython was loaded.
     fn load(path: &Path) -> Self {
         let is_late = env::var_os(LATE).is_some();
         if !is_late {
@@ -257,7 +257,7 @@ impl Host {
         run(text.as_ptr()) == 0
     }
 
-    /// Runs a Python program that can import a module with this name and source.
+    /// Writes `source` to a file of the name `module`, and runs a Python program that can import this module.
     pub(crate) fn run_with_module(&self, module: &str, source: &str, program: &str) {
         std::fs::write(format!("{module}.py"), source).unwrap();
         self.run("import os, sys\nsys.path.insert(0, os.getcwd())");

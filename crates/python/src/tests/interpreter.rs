@@ -91,8 +91,8 @@ fn an_interpreter_that_starts_anew_is_come_into_again() {
 fn a_sub_interpreter_is_come_into_too() {
     in_each(EVERYTHING, |host| {
         assert!(!attached::has_sub_interpreters());
-        // `gc.callbacks` contains our callback once, also in versions in which all interpreters
-        // share one list.
+        // `gc.callbacks` contains the library's callback once, also in versions in which all interpreters share one
+        // list.
         let counts = "
 import gc
 ours = [one for one in gc.callbacks if getattr(one, '__name__', '') == 'tllmprof_gc']

@@ -1,5 +1,5 @@
-//! Tests that the hooks are installed in a Python interpreter that was running before the library
-//! was loaded.
+//! Tests that the hooks are installed in a Python interpreter that was running before the library was loaded, and that
+//! they are removed again.
 
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
@@ -23,7 +23,8 @@ fn it_is_come_into_and_left_again() {
             host.in_another("import gc; assert not gc.callbacks");
             assert!(host.without_gil(|| late::switch(true)));
         }
-        // The thread that holds the GIL does not wait for the library's thread, so `switch` returns false.
+        // The test's thread holds the GIL, so the library's thread cannot get it within the time limit, and `switch`
+        // returns false.
         assert!(!late::switch(false));
         assert!(late::switch(true) || host.without_gil(|| late::switch(true)));
         host.run("import gc; assert len(gc.callbacks) == 1");

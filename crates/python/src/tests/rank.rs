@@ -174,8 +174,8 @@ def sglang_of_context(dp_rank, dp_size):
         for (work, expected) in [
             ("vllm(0, 3)", "1 of 3 by torch.distributed"),
             ("vllm(2, 3)", "7 of ? by torch.distributed and vLLM"),
-            // In the first two cases, the torch world contains the ranks of all replicas, so the process's rank in
-            // this world is its rank in the job.
+            // In the next two cases, the torch world contains the ranks of all replicas, so the process's rank in this
+            // world is its rank in the job.
             ("vllm(1, 2)", "1 of 3 by torch.distributed"),
             ("sglang(None, 1, False)", "1 of 3 by torch.distributed"),
             (

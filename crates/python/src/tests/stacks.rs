@@ -34,8 +34,9 @@ def step():
 /// The sampled stacks as function names, innermost first; `None` for a stack that changed during the read (torn).
 struct Seen {
     stacks: Vec<Option<Vec<String>>>,
-    /// For each stack, true if the thread ran for more than half of the time between the previous read and this one. On
-    /// a busy machine, a thread may wait for a long time in any function.
+    /// For each stack, true if the thread ran for more than half of the time between the previous read and this one.
+    /// Other stacks are not counted: on a busy machine, a thread may wait for a long time in any function, which
+    /// distorts the shares.
     ran: Vec<bool>,
     took: Duration,
 }
@@ -93,8 +94,8 @@ impl Seen {
         Ok(())
     }
 
-    /// Returns the callers of a function. Leaves out rare ones, which may come from stacks that changed during the
-    /// read but look valid by chance.
+    /// Returns the callers of a function. Leaves out callers that were found in less than 1 % of the cases, because
+    /// these may come from stacks that changed during the read but look valid by chance.
     fn callers(&self, function: &str) -> HashSet<&str> {
         let pairs = self
             .stacks

@@ -1,7 +1,6 @@
-# Finds out which module of a model each kernel belongs to after torch has compiled the model. When
-# a graph is compiled, this file stores the module of each operation. It then reads the code that
-# Inductor writes, and stores the operations of each call that launches a kernel. The file runs in a
-# namespace of its own.
+# Finds out which module of a model each kernel belongs to after torch has compiled the model. When a graph is compiled,
+# this file stores the module of each operation. It then reads the code that Inductor writes, and finds the modules of
+# each call that launches a kernel. The file runs in a namespace of its own.
 
 import re
 import sys
@@ -16,7 +15,8 @@ COMMENT = re.compile(r'# (?:(Topologically Sorted|Unsorted) )?Source Nodes: \[([
 FUSED = re.compile(r'\w\.run\(')
 EXTERN = re.compile(r'\b(?:extern_kernels|torch\.ops|aten|inductor_ops|_quantized)\.')
 
-# For each thread, the operations of the graphs that it is compiling, innermost last.
+# For each thread, a list of the graphs that it is compiling, the innermost last. Each graph is a dictionary from the
+# names of its operations to the paths of their modules.
 compiling = {}
 
 
@@ -99,8 +99,8 @@ def calls_in(source, modules):
             order, nodes = comment.groups()
             nodes = nodes.split(', ')
             if not is_fused and order != 'Unsorted':
-                # Keep only the last node, which stands for the call itself. The node before it
-                # stands for the call's input.
+                # Keep only the last node, which stands for the call itself. The nodes before it stand for the call's
+                # inputs.
                 nodes = nodes[-1:]
             paths = [modules[node] for node in nodes if node in modules]
             calls[number] = tuple(dict.fromkeys(paths))

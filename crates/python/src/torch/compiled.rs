@@ -199,8 +199,8 @@ impl CallReceiver for Compiles {
     }
 }
 
-/// The receiver of calls of `CompiledFxGraph.post_compile(self, …)`. CPython calls this method after the graph was
-/// compiled, or was found in a cache.
+/// The receiver of calls of `CompiledFxGraph.post_compile(self, …)`. torch calls this method after it has compiled the
+/// graph, or has found it in a cache.
 struct IsMade;
 
 impl CallReceiver for IsMade {
@@ -235,7 +235,7 @@ fn keep(py: Python<'_>, graph: &Object<'_>) -> Option<()> {
     Some(())
 }
 
-/// Removes from the table a graph that was freed. Python calls this function for the graph's weak reference; `address`
+/// Removes from [`GRAPHS`] a graph that was freed. Python calls this function for the graph's weak reference; `address`
 /// is the graph's former address.
 fn goes(py: Python<'_>, address: &Object<'_>) {
     let remove = |address| GRAPHS.lock_for(LOCK_TIMEOUT)?.remove(&address);
@@ -271,7 +271,7 @@ impl CallReceiver for Runs {
 
 /// Returns the functions that a graph runs, with their scopes inside the thread's current scope. Several layers may
 /// share one graph, so the result depends on the current scope. Returns `None` if the library did not see the graph
-/// being compiled.
+/// being compiled, or if [`MAX_CODES`] results exist already.
 fn code(py: Python<'_>, graph: &Object<'_>) -> Option<&'static GraphCode> {
     let address = graph.addr();
     let caller = scopes::innermost();

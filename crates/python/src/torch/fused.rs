@@ -1,11 +1,12 @@
 //! Names the scope of a kernel that was compiled from operations of several modules. The scope of a kernel is the
 //! module that it belongs to.
 
-/// The most modules that the name of a scope lists. If a kernel belongs to more modules, the name shows their number.
+/// The most modules that the name of a scope lists. If a kernel belongs to more modules, the name shows the number of
+/// the others.
 const MAX_NAMED: usize = 4;
 
-/// Returns `model.layers.(0 + 1.norm)` for `model.layers.0` and `model.layers.1.norm`. A module that contains
-/// another one is left out. Returns `None` if only the outermost module is left.
+/// Returns `model.layers.(0 + 1.norm)` for `model.layers.0` and `model.layers.1.norm`. A module that contains another
+/// one is left out. The path of the outermost module is empty. Returns `None` if no other path is given.
 pub(crate) fn name(paths: &[String]) -> Option<String> {
     let is_around = |outer: &str, inner: &str| {
         let rest = inner.strip_prefix(outer);

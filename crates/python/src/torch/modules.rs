@@ -186,7 +186,7 @@ fn learn(py: Python<'_>, module: &Object<'_>, name: &str) -> Option<()> {
     Some(())
 }
 
-/// Removes from the table a module that was freed. Python calls this function for the module's weak reference;
+/// Removes from [`TABLE`] a module that was freed. Python calls this function for the module's weak reference;
 /// `address` is the module's former address.
 fn goes(py: Python<'_>, address: &Object<'_>) {
     let remove = |address| TABLE.lock_for(TABLE_TIMEOUT)?.remove(&address);

@@ -212,7 +212,8 @@ fn finish(py: Python<'_>, names: &Object<'_>) {
     uncounted(&mut || call(py, names, c"finish", &[]));
 }
 
-/// Returns the namespace of `profiler.py`. Runs the file first, if torch is imported.
+/// Returns the namespace of `profiler.py`. The first call after the import of torch runs the file. Returns `None` if
+/// torch is not imported, or if the file cannot be run.
 fn names(py: Python<'_>) -> Option<Object<'_>> {
     if let Some(known) = NAMES.get(py) {
         return Some(known);

@@ -58,7 +58,8 @@ const fn own_end(event: &Event) -> Option<u64> {
 /// The data about overwritten chunks that the first pass over a record collects.
 #[derive(Debug, Default)]
 pub(crate) struct Reused {
-    /// True if the record keeps iterations outside windows. These iterations are read as a window.
+    /// True if the record keeps the latest iterations outside windows. The record has an event that opens a window at
+    /// the oldest of them, so they are read like the iterations of a window.
     has_flight: bool,
     /// The tick up to which windows have been dropped, if any have.
     dropped_until: Option<u64>,
@@ -125,9 +126,10 @@ impl Reused {
     }
 
     /// Returns true if the second pass passes this entry on to the caller. The second pass leaves out strings (the
-    /// first pass has passed them on), events outside windows, and events of dropped windows. It also leaves out edges
-    /// (openings and closings of windows) that the first pass did not see: a running process may overwrite an edge with
-    /// a later one.
+    /// first pass has passed them on), events of dropped windows, and edges (openings and closings of windows) that the
+    /// first pass did not see: a running process may overwrite an edge with a later one. If the record keeps the latest
+    /// iterations outside windows, the second pass also leaves out the iterations, calls and similar events outside all
+    /// windows. These are older than the kept iterations, which count as a window.
     pub(crate) fn is_kept(&mut self, entry: &Entry<'_>) -> bool {
         let Entry::Event { thread, event } = entry else {
             return false;

@@ -40,14 +40,14 @@ pub(super) struct StepPlace {
     pub(super) end_ns: AtomicU64,
 }
 
-/// An entry of the ring for one collective. `order` is 1 plus the number of earlier collectives; it
-/// is 0 while the entry is being written, and is set last.
+/// An entry of the ring for one collective, send or receive. `order` is 1 plus the number of earlier calls of these
+/// kinds; it is 0 while the entry is being written, and is set last.
 #[repr(C)]
 pub(super) struct CollectivePlace {
     pub(super) order: AtomicU64,
     pub(super) communicator: AtomicU64,
-    /// The sequence number of the collective in its communicator in the low 48 bits, then 8 bits for the data type
-    /// and 8 bits for the operation.
+    /// The sequence number of the call in the low 48 bits, then 8 bits for the data type and 8 bits for the operation.
+    /// Collectives are numbered in their communicator, and sends and receives for each other rank.
     pub(super) what: AtomicU64,
     pub(super) count: AtomicU64,
     pub(super) stream: AtomicU64,

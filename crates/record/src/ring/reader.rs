@@ -29,15 +29,15 @@ pub struct Ring {
     pub steps_begun: u64,
     /// The thread that began the latest step.
     pub step_thread: u32,
-    /// The number of collectives that were called outside captures.
+    /// The number of collectives, sends and receives that were called outside stream captures.
     pub collectives_begun: u64,
     pub groups: Vec<CapturedGroup>,
     pub communicators: Vec<RingCommunicator>,
     /// The latest steps, the oldest first.
     pub steps: Vec<RingStep>,
-    /// The latest collectives called outside captures, the oldest first.
+    /// The latest collectives, sends and receives that were called outside stream captures, the oldest first.
     pub collectives: Vec<Called>,
-    /// The collectives that were captured into graphs.
+    /// The collectives, sends and receives that were captured into graphs.
     pub captured: Vec<CapturedCollective>,
 }
 
@@ -79,7 +79,7 @@ pub struct RingStep {
     pub end_ns: Option<u64>,
 }
 
-/// A collective that the process has called outside stream captures.
+/// A collective, send or receive that the process has called outside stream captures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Called {
     pub communicator: u64,
@@ -94,7 +94,8 @@ pub struct Called {
     pub end_ns: Option<u64>,
 }
 
-/// A series of equal collectives that were captured into graphs one after another; `times` is their number.
+/// A series of equal collectives, sends or receives that were captured into graphs one after another; `times` is
+/// their number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CapturedCollective {
     pub communicator: u64,

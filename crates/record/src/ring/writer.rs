@@ -142,8 +142,8 @@ impl RingBlock {
         store(&place.uncounted, 0);
         let index = self.index_of(place);
         for direction in &self.directions {
-            // Only the count is cleared. The key stays, because a search for an entry that was added later passes over
-            // this entry. The search would stop here if the entry were free.
+            // Only the count is cleared, and the key stays. If the key were cleared, the entry would be free, and a
+            // search that begins before it would stop at it and not find an entry that was added after it.
             if DirectionPlace::communicator(relaxed(&direction.key)) == Some(index) {
                 store(&direction.count, 0);
             }

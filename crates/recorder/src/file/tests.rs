@@ -10,7 +10,7 @@ fn folder() -> TempDir {
 }
 
 /// Creates the file of a record, as the process with the id `process` does. Also returns the reason if the file
-/// got another name than `path`.
+/// got another name than `path`, or if an earlier record was renamed.
 fn create_by(path: &Path, process: u32) -> Result<(File, Option<NameTaken>), Failure> {
     let mut file = File::create(path, process)?;
     let taken = file.publish()?;

@@ -182,7 +182,8 @@ impl Driver {
         let (push, pop) = (self.0.push_context?, self.0.pop_context?);
         let mut device = 0;
         let is_there = self.context() == context;
-        // The context still exists, because the program has work in it. It is made current only for `act`.
+        // The context still exists, because the library forgets a context before the program destroys it. The context
+        // is made current only for `act`.
         if !is_there && push(handle(context)) != 0 {
             return None;
         }
@@ -273,8 +274,8 @@ impl Driver {
     }
 }
 
-/// A fake driver for tests. Its GPU reaches each CUDA event at the moment when the event is recorded. Its clock
-/// advances by one microsecond per recorded event.
+/// A fake driver for tests. Its GPU reaches each CUDA event at the moment when the event is recorded, unless `IS_BUSY`
+/// is set. Its clock advances by one microsecond per recorded event.
 #[cfg(test)]
 pub(crate) mod made {
     use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
@@ -313,7 +314,7 @@ pub(crate) mod made {
     pub(crate) static CAPTURES: AtomicBool = AtomicBool::new(false);
     /// True if the fake GPU is busy: then it has not reached any CUDA event yet.
     pub(crate) static IS_BUSY: AtomicBool = AtomicBool::new(false);
-    /// The calling thread's stream capture mode in the fake driver.
+    /// The stream capture mode of all threads in the fake driver.
     static MODE: AtomicI32 = AtomicI32::new(0);
 
     /// The ordinal of the fake driver's only device.

@@ -9,8 +9,8 @@
 //! | `Barred(n)`   |          |             | `Barred(n+1)`   | `Barred(n-1)` or `Idle`     |
 //!
 //! In an empty field the state does not change. A thread that destroys a context waits, for a limited time, until the
-//! state is no longer `Stopping`. If it stops waiting, `Gone` may arrive while the worker is still creating events in
-//! another context; the worker then continues.
+//! state is no longer `Stopping`. If this wait times out, `Gone` may come before the worker has stopped. The worker
+//! then continues.
 
 use tllmprof_sync::States;
 

@@ -4,13 +4,15 @@
 //! between them is a *span*.
 //!
 //! The last launch is known only after the iteration has ended. If the second event were recorded then, on a stream
-//! that has run out of work, the measured time would include idle time. So the second event is recorded after the
-//! launch that was the last one of the same span in the previous iteration. If more launches follow, the second event
-//! is recorded again after them. This happens when the program is about to wait: in most programs, the stream is still
-//! busy then. If the program does not wait, it happens at the thread's first call in the next iteration.
+//! that has run out of work, the measured time would include idle time. So the number of launches of the same span in
+//! the previous iteration serves as a prediction: the second event is recorded after that number of launches. If more
+//! launches follow, the second event is recorded again after them. This happens when the program is about to wait: in
+//! most programs, the stream is still busy then. If the program does not wait, it happens at the thread's first call in
+//! the next iteration.
 //!
-//! Work after a wait for the stream is a new span. If an iteration has many spans, all but the first are timed with
-//! the host's clock: from the first launch to the end of the wait.
+//! Work after a wait for the stream is a new span. If a stream has many spans in an iteration, and the program waits
+//! right after the launches of each, all but the first are timed with the host's clock: from the first launch to the
+//! end of the wait.
 //!
 //! A thread uses only the stream that it launched into last, or that a call names, because other threads may do
 //! anything with their streams at the same time.
@@ -108,7 +110,7 @@ const AT_ONCE_NS: f64 = 10_000.0;
 /// The maximum time to wait for other threads to finish their driver calls for GPU timing.
 const USERS_TIMEOUT: Duration = Duration::from_millis(50);
 /// The maximum time to wait for the driver's gate to open. The gate is closed while CUPTI is detached, and keeps all
-/// threads out of the driver. The call of the program that this thread is about to make waits for the same gate.
+/// threads out of the driver. Waiting here costs the program no extra time, because its call waits for the same gate.
 const GATE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An object that the program is about to destroy.
@@ -199,8 +201,9 @@ fn stop_following() {
         return;
     }
     look_for(Looks::GpuTimes, false);
-    // A thread that opens a span at this moment stores the span first and the flag second (see `follow`). So either
-    // the check below finds that thread's span, or that thread sets the flag after the line above has cleared it.
+    // A thread that opens a span at this moment stores the span first, and sets the flag `Looks::GpuTimes` second (see
+    // `follow`). So either the check below finds that thread's span, or that thread sets the flag after the line above
+    // has cleared it.
     fence(Ordering::SeqCst);
     if streams::is_any_open() {
         look_for(Looks::GpuTimes, true);
@@ -238,8 +241,8 @@ pub fn take_not() {
     TAKEN.store(NONE, Ordering::Relaxed);
 }
 
-/// Returns true if calls have to be inspected for GPU times now: GPU times of the open iteration are
-/// measured, or a span of an earlier iteration is still open.
+/// Returns true if calls have to be inspected for GPU times now: a window is open, and either GPU times of its current
+/// iteration are measured, or a span of an earlier iteration is still open.
 #[inline]
 pub fn is_timing() -> bool {
     looks_for(Looks::GpuTimes) && PHASE.peek() == SamplingPhase::Timing && is_recording()
@@ -338,8 +341,8 @@ pub enum Wait {
     Stream(StreamArgument),
     /// The call waits for a CUDA event, which may be in any stream.
     Event,
-    /// The call waits for all work of the context's streams, or of those of its streams that
-    /// synchronize with the legacy default stream.
+    /// The call waits for the work of all streams of the context, or of all its streams that synchronize with the
+    /// legacy default stream.
     All,
 }
 
@@ -508,8 +511,8 @@ fn end_contexts(driver: Driver, why: Why, ends: impl Fn(usize, Option<u8>) -> bo
 }
 
 /// Called when the window has closed and no more spans begin. Records a CUDA event after the last work of each
-/// stream. `capturing` is true if a stream capture is in progress: then no CUDA event is recorded, and the time of a
-/// span whose end has none is lost.
+/// stream. `capturing` is true if a stream capture is in progress: then no CUDA event is recorded. If a span has no
+/// event after its last work yet, its time is lost.
 pub fn work_ends(capturing: bool) {
     between_iterations();
     if PHASE.state() != SamplingPhase::Timing {

@@ -27,7 +27,8 @@ pub(crate) enum SamplingPhase {
     Reading,
     /// A thread took too long in the driver, so GPU timing has stopped. [`super::end`] has not been called since then.
     Failing,
-    /// GPU timing has stopped for the rest of the process, and the window in which it stopped has closed.
+    /// GPU timing has stopped for the rest of the process. If it stopped in a window, [`super::end`] has been called
+    /// since then.
     Over,
 }
 

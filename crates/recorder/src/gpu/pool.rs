@@ -37,8 +37,8 @@ const MAX_TIME_IN_CALL: Duration = Duration::from_micros(300);
 const MAX_TIME_AT_END: Duration = Duration::from_millis(10);
 /// The time limit for creating CUDA events in advance on the worker (a thread of the library).
 const MAX_TIME_AHEAD: Duration = Duration::from_millis(20);
-/// If creating two CUDA events takes this long, the worker (a thread of the library) stops creating them, because
-/// other threads wait for the driver meanwhile.
+/// If creating two CUDA events takes this long, the driver counts as slow: other threads wait for it meanwhile. After
+/// the second slow creation in a context, no more events are created there ([`Supply`]).
 const SLOW_CREATION: Duration = Duration::from_millis(5);
 /// The maximum time that a thread waits for another thread that has locked a pool of CUDA events.
 const POOL_TIMEOUT: Duration = Duration::from_micros(200);
@@ -111,7 +111,7 @@ lifecycle::global! {
 }
 
 /// Returns the pool (the CUDA events) of a context. Creates the pool if the context has none. Returns `None` if
-/// `context` is 0, if the table has no free entry, or if a lock is not free in time.
+/// `context` is 0, if the table [`ALL`] has no free entry, or if a lock is not free in time.
 pub(crate) fn get_or_create(driver: Driver, context: usize) -> Option<Guard<'static, Pool>> {
     if context == 0 {
         return None;
@@ -246,8 +246,8 @@ pub(crate) fn end(driver: Driver, ends: impl Fn(usize, u8) -> bool) {
             continue;
         }
         let Some(mut pool) = entry.pool.lock_for(Duration::from_millis(20)) else {
-            // Another thread holds the lock on the pool. The context's handle can still be removed from the entry:
-            // the other thread checks the handle after it has locked the pool, and finds that the entry no longer
+            // Another thread holds the lock on the pool. The context's handle can be removed from the entry without
+            // the lock: each thread that locks the pool later checks the handle, and finds that the entry no longer
             // belongs to the context.
             let handle = entry.handle.load(Ordering::Relaxed);
             if ends(handle, entry.device.load(Ordering::Relaxed)) {

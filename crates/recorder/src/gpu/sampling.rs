@@ -20,7 +20,7 @@ const PAIR_NS: u64 = 3_500;
 /// The assumed cost of a span that is timed with the host's clock: the number of nanoseconds by which a step gets
 /// longer.
 const CLOCK_NS: u64 = 300;
-/// The maximum cost of measuring, as a divisor of a step's time: 1/400.
+/// The maximum cost of measuring is the time of a step divided by this number.
 const PART: u64 = 400;
 /// The rarest sampling: at least one block in this number is measured.
 const MAX_EVERY: u64 = 16;
@@ -49,7 +49,7 @@ pub(crate) struct Sampling {
     /// `known` entries are valid.
     took: [u64; BLOCK as usize],
     known: usize,
-    /// The number of spans that had begun at the last decision about `every`.
+    /// The number of spans that had begun when the first of the iterations in `took` began.
     spans: SpanCount,
 }
 

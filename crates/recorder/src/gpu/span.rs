@@ -31,7 +31,8 @@ pub(crate) enum SpanEvent {
     Fails(u64),
     /// The open span ends: no later work belongs to it.
     Ends,
-    /// The program has destroyed the stream.
+    /// The stream is removed from the table of streams: the program destroys the stream or its context, or the window
+    /// is over.
     Forgotten,
 }
 

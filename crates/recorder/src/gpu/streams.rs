@@ -1,7 +1,7 @@
 //! The streams that a window's work is launched into, and the open span (the work in one iteration) of each.
 //!
 //! A thread that launches into a stream finds it without a lock. Only threads that begin or end a span take the
-//! stream's lock, and calls of the program never wait for it.
+//! lock on the stream's span. If another thread holds this lock, launches and waits of the program go on without it.
 
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -21,9 +21,8 @@ const STREAMS: usize = 256;
 const REACH: usize = 8;
 /// The number of spans of an iteration whose launch counts are remembered.
 const REMEMBERED: usize = 8;
-/// If a stream has at least this number of spans in an iteration, its spans are timed with the host's clock, because a
-/// pair of CUDA events for each span would cost too much. With that many spans, most end in a wait of the host, so the
-/// host's clock is accurate enough.
+/// If a stream had at least this number of spans in its previous iteration, spans for which the host waits are timed
+/// with the host's clock ([`Open::goes_by_clock`]), because a pair of CUDA events for each span would cost too much.
 const TOO_MANY: usize = 4;
 /// The number of changes of the launching thread after which a stream counts as shared among threads. Each new span
 /// halves the number of changes counted so far, so a few changes in each span never reach this number.
@@ -133,7 +132,8 @@ struct LaunchCounts {
     owner: AtomicUsize,
 }
 
-/// The open span of a stream. If none is open, these are the data of the stream's previous span.
+/// The open span of a stream (the previous span, if none is open), and the facts about earlier spans from which the
+/// next span is predicted.
 pub(crate) struct Open {
     pub pair: Index,
     pub events: Pair,
@@ -420,8 +420,8 @@ pub(crate) fn stream_at(place: u8) -> &'static Stream {
 }
 
 fn places(key: StreamKey) -> impl Iterator<Item = &'static Stream> {
-    // The context is put into the high bits of the key, so it changes only the highest bits of the hash. These bits
-    // select the entry at which the search begins.
+    // The low half of the context is put into the high half of the word that [`spread`] multiplies. There it changes
+    // the high half of the product, which includes the bits that select the entry at which the search begins.
     let start = spread(key.name as u64 ^ (key.context as u64).rotate_left(32)) >> 16;
     (0..REACH).map(move |step| &ALL[(start + step) % STREAMS])
 }
@@ -479,7 +479,8 @@ pub(crate) fn open() -> impl Iterator<Item = &'static Stream> {
     })
 }
 
-/// Forgets all streams of the contexts for which `ends` returns true. None of these streams may have an open span.
+/// Forgets all streams of the contexts for which `ends` returns true. The caller ends the open spans of these streams
+/// first, because the time of a span that is still open would be lost.
 pub(crate) fn forget(ends: impl Fn(usize) -> bool) {
     for stream in &ALL {
         if stream.name.load(Ordering::Relaxed) != 0 && ends(stream.context()) {
@@ -489,7 +490,8 @@ pub(crate) fn forget(ends: impl Fn(usize) -> bool) {
 }
 
 impl Stream {
-    /// Forgets a stream that no longer exists, and its open span.
+    /// Removes the stream, and its open span if it has one, from the table. Called before the program destroys the
+    /// stream or its context, and when the window is over.
     pub(crate) fn forget(&self) {
         self.name.store(0, Ordering::Release);
         self.close(span::SpanEvent::Forgotten);

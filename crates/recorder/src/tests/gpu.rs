@@ -114,8 +114,9 @@ fn each_streams_work_is_a_span_of_its_iteration() {
     });
     let mut found = shown(&spans);
     found.sort_unstable();
-    // From the second iteration on, the last launch of each stream is known in advance. So the two events are
-    // recorded one right after the other, one microsecond apart.
+    // From the second iteration on, the last launch of each stream is predicted, and the span's end event is recorded
+    // right after it. No other event is recorded between the span's two events, and the fake driver's clock advances by
+    // one microsecond with each recorded event.
     assert_eq!(found[2..], [(6, 1), (6, 1)]);
     assert_eq!(
         found.iter().map(|(n, _)| *n).collect::<Vec<_>>(),
@@ -172,8 +173,8 @@ fn gpu_time_and_the_time_of_iterations_are_counted_inside_windows_only() {
         .collect();
     assert_eq!(iterations.len(), 3);
     let took = (after[1] - before[1]) as f64;
-    // The sum of the spans may differ slightly from the total: each duration is rounded down to a
-    // nanosecond, and a busy machine disturbs the clock ratio.
+    // The sum of the iterations' durations may differ slightly from the header's counter. The counter has each duration
+    // rounded down to a nanosecond, and a busy machine disturbs the measured ratio of ticks to nanoseconds.
     let difference = (iterations.iter().sum::<f64>() - took).abs();
     assert!(difference <= 3.0 + took / 10.0, "{iterations:?}: {took}");
     on_a_thread(|| iterate(9));

@@ -18,7 +18,7 @@ use crate::reuse;
 /// time-out the thread writes into its own chunk.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// The lasting chunks may take one `SHARE`th of all chunks.
+/// If the record has a size limit, the lasting chunks may take one `SHARE`th of its chunks.
 const SHARE: u64 = 8;
 /// The lasting chunks may take at least this number of chunks, even if that is more than one `SHARE`th.
 const LEAST: u32 = 2;
@@ -61,8 +61,7 @@ pub(crate) fn begin(keep: Option<u64>) {
         let share = bytes / CHUNK_BYTES as u64 / SHARE;
         u32::try_from(share).unwrap_or(u32::MAX - 1).max(LEAST)
     });
-    // One more than the limit is stored, because a chunk counts as full only when the next chunk is
-    // requested.
+    // One more than the limit is stored, because the last chunk counts as full only when one more chunk is requested.
     LEFT.store(chunks + 1, Ordering::Relaxed);
 }
 

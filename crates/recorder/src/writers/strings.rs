@@ -312,8 +312,8 @@ fn write(writer: &Writer, text: &[u8], era: u32, place: Option<&TextEntry>) -> S
     let id = match (stays, keep::is_wanted()) {
         (true, _) if !lasting::has_room() => return NO_STRING,
         (false, true) => next_passing(),
-        // The result is checked again, because other threads may have taken the last lasting number
-        // since the check above.
+        // The new number is checked, too, because other threads may take the last number between this check and
+        // `fetch_add`.
         _ if LAST.load(Ordering::Relaxed) < LAST_LASTING => {
             match LAST.fetch_add(1, Ordering::Relaxed) + 1 {
                 id if id <= LAST_LASTING => id,
@@ -333,7 +333,7 @@ fn write(writer: &Writer, text: &[u8], era: u32, place: Option<&TextEntry>) -> S
     if is_there {
         return id;
     }
-    // No number could be written. For a lasting text this is no loss: the caller tries again with a number that is
+    // The text could not be written. For a lasting text this is no loss: the caller tries again with a number that is
     // dropped with its window. Otherwise the text counts as dropped.
     if !stays && let Some(header) = space::header() {
         header.add(Counter::StringsDropped, 1);

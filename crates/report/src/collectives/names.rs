@@ -1,8 +1,7 @@
 //! A table of the kernel names that identify collectives.
 //!
-//! This module holds only data. Each name was read in the source code of its library, or in a trace
-//! of a program that uses the library. `docs/ranks.md` shows the table to users, and a test checks
-//! that the two are the same.
+//! Each name was read in the source code of its library, or in a trace of a program that uses the library.
+//! `docs/ranks.md` shows the table to users, and a test checks that the two are the same.
 
 /// The operation that a collective performs, such as an all-reduce.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -14,7 +14,8 @@ use super::{Comparison, Measure, Met};
 use crate::numbers::bootstrap::Change;
 use crate::numbers::parts::PartChange;
 
-/// Maximum number of causes listed in Markdown. One more row has the sum of the remaining causes.
+/// Maximum number of causes listed in Markdown. One more row has the sum of the remaining causes and of the unexplained
+/// rest.
 const MAX_CAUSES: usize = 10;
 
 /// A row of the CSV. Times are in nanoseconds. Changes are fractions: 0.02 is 2 %.
@@ -117,7 +118,8 @@ impl Comparison {
         to.flush()
     }
 
-    /// Returns the verdict, the checked conditions and the measured quantities as Markdown.
+    /// Returns the verdict, the checked conditions, the measured quantities, the kernels and the causes of the change
+    /// as Markdown.
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut text = format!("**{}**\n", self.verdict);

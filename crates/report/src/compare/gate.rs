@@ -22,8 +22,8 @@ const NAMES: &[(&str, &str)] = &[
     ("launches", "launches a step"),
 ];
 
-/// The limits that a condition may have, in percent. No quantity falls by more than 100 %, so a condition with a limit
-/// below -100 % would never be exceeded.
+/// The limits that a condition may have, in percent. No quantity falls by more than 100 %, so the result of a condition
+/// with a limit below -100 % would be the same for every change.
 const LIMITS: RangeInclusive<f64> = -100.0..=1e6;
 
 /// A condition such as `p50 > +2%`. It describes a change that must not happen: the condition is
@@ -191,7 +191,7 @@ mod tests {
         for wrong in ["", "p50", "p50 > 2", "p50 = 2%", "p51 > 2%", "kernel: > 2%"] {
             assert!(Condition::parse(wrong).is_err(), "{wrong}");
         }
-        // A condition with a limit that no change can reach would always be kept.
+        // With each of these limits, the condition's result would be the same for all plausible changes.
         for wrong in ["nan", "-nan", "inf", "1e400", "1e999", "-100.1", "+1000001"] {
             let why = Condition::parse(&format!("rate < {wrong}%")).unwrap_err();
             let expected = format!("{wrong}% is no limit of a change (wanted: -100% to +1000000%)");

@@ -84,8 +84,9 @@ pub struct Comparison {
 /// Options of a comparison: the limit for equality, and the conditions to check.
 #[derive(Clone, Debug)]
 pub struct ComparisonOptions {
-    /// The limit below which a difference counts as equality: two runs whose rates differ by less
-    /// are called equal. It is a fraction, such as 0.02 for 2 %.
+    /// Limit for the verdict that two runs are equal: the whole confidence interval of the rate's change must lie
+    /// between minus and plus this limit. A smaller change is still called faster or slower if it is certain. The limit
+    /// is a fraction, such as 0.02 for 2 %.
     pub within: f64,
     pub conditions: Vec<Condition>,
 }
@@ -392,7 +393,7 @@ impl Side {
         paces: &BTreeMap<u64, Pace>,
     ) -> Self {
         let rank = slowest.unwrap_or(0);
-        // If no process of the run has iterations, take the names from the first process.
+        // If no process of the run has iterations, take the file, the command and the rule from the first process.
         let process = run.get(&rank).copied().or(all.first());
         let text = |of: fn(&Process) -> &str| {
             process.map_or_else(String::new, |process| of(process).to_owned())

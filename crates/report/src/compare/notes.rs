@@ -13,8 +13,8 @@ use crate::print::lines::short;
 use crate::process::Process;
 use crate::process::state::State;
 
-/// Minimum relative change, as a fraction, of a GPU's clock, power or temperature for which the comparison shows a
-/// note.
+/// Minimum relative change, as a fraction, of a GPU's clock, power or temperature, or of the energy of a step, for
+/// which the comparison shows a note.
 const MIN_CONDITION_CHANGE: f64 = 0.02;
 
 /// Prefixes of settings (`NAME=value`) whose values differ in every run, such as file names. These settings are not
@@ -64,7 +64,8 @@ pub(crate) fn find(
         }
     }
     // The notes below say that recording kernels makes iterations longer. For the traces of other profilers, the note
-    // above already states the estimated overhead, so these notes are added only if tllmprof recorded all processes.
+    // above already states the estimated overhead if it is large. So these notes are added only if tllmprof recorded
+    // all processes.
     let have_kernels = have_kernels && all().all(|process| process.facts.origin.is_own());
     match which {
         IterationClass::WithoutKernels if have_kernels => {
@@ -119,8 +120,8 @@ fn unlike(base: &str, other: &str) -> Option<String> {
     Some(format!("the commands differ: {a} and {b}"))
 }
 
-/// Returns notes on differences between two processes in their GPU, versions, settings, clock and
-/// power. A value that is unknown for one of the processes is not compared.
+/// Returns notes on differences between two processes in their GPUs, versions, settings, GPU metrics (clock, power,
+/// temperature) and energy per step. A value that is unknown for one of the processes is not compared.
 fn unlike_conditions(processes: [&Process; 2]) -> Vec<String> {
     let texts = |what: &'static str, text: fn(&Process) -> String| {
         let [base, other] = processes.map(text);

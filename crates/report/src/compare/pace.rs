@@ -101,8 +101,8 @@ pub(crate) struct Gpu {
     is_sampled: bool,
     /// The numbers of the iterations that have a GPU time.
     numbers: Vec<u64>,
-    /// The series of the iterations in `numbers`. Its `durations` are the GPU times, and its `batches` are the
-    /// batches of these iterations.
+    /// The series of the iterations in `numbers`. Its `durations` are the GPU times, and its `batches` are the batches
+    /// of these iterations. Its other lists are empty.
     pub pace: Pace,
 }
 

@@ -18,7 +18,8 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Returns the run, or `None` if it has no iterations of the class `which`.
+    /// Returns the run, or `None` if none of its processes has iterations. `which` is the class of the iterations that
+    /// are compared.
     fn new(processes: &'a [Process], which: IterationClass) -> Option<Self> {
         let ranks = ranks(processes);
         let paces = ranks

@@ -19,7 +19,7 @@ const NAME_WIDTH: usize = 34;
 const CAUSE_WIDTH: usize = 46;
 
 impl Comparison {
-    /// Returns the comparison as plain text, in which the verdict is at the end.
+    /// Returns the comparison as plain text. The verdict comes after the tables and notes.
     #[must_use]
     pub fn text(&self) -> String {
         self.styled(Style::default())
@@ -116,8 +116,8 @@ impl Comparison {
         }
     }
 
-    /// Adds the table of causes, but only if the verdict is certain or if two whole traces are
-    /// compared.
+    /// Adds the table of causes, but only if the verdict is that the other run is faster or slower, or if two whole
+    /// traces are compared.
     fn why(&self, lines: &mut Lines) {
         let by = match self.why.view {
             Some(CauseView::Gpu) => "by the GPU's time",

@@ -7,7 +7,8 @@ use serde::{Serialize, Serializer};
 use super::Side;
 use crate::numbers::bootstrap::{Change, Statistic};
 
-/// Default for the limit below which a difference counts as equality, as a fraction of the rate.
+/// Default of the limit for the verdict that two runs are equal (see [`super::ComparisonOptions`]), as a fraction of
+/// the rate.
 pub(crate) const WITHIN: f64 = 0.02;
 /// Minimum relative change of the rate for the verdict "faster" or "slower", as a fraction. The whole 95 % confidence
 /// interval of the change has to be at least this far from 0. Two runs of the same program differ by some tenths of a
@@ -63,7 +64,7 @@ pub struct Effort {
     /// `within`.
     pub needed: u64,
     pub of: Unit,
-    /// The limit below which a difference counts as equality, as a fraction.
+    /// The limit for the verdict that two runs are equal, as a fraction.
     pub within: f64,
 }
 

@@ -36,8 +36,8 @@ const LAUNCHING: &str = cause::LAUNCHING;
 /// [`move_gaps`]).
 const WITH_GAPS: &str = ", with the idle time next to it";
 
-/// Minimum share of an iteration for a ledger row (a cause and its time) that only one run has. A smaller row is
-/// added to the row `other`, because in the other run the same activity may be part of that row.
+/// Minimum share of an iteration for a ledger row (a cause and its time) that only one run has. A smaller row is added
+/// to the row `other` or `other work`, because in the other run the same activity may be part of that row.
 const MIN_LONELY_SHARE: f64 = 0.003;
 
 /// Maximum ratio of the sum of the layers' times to the time in which any kernel ran. A larger
@@ -485,8 +485,8 @@ fn move_gaps(parts: &mut PartAmounts) {
     }
 }
 
-/// Returns the parts whose times differ between the runs, each with a word for the kind of
-/// difference. The largest difference comes first.
+/// Returns the parts that took time in at least one of the runs, each with a word for the kind of difference. The
+/// largest difference comes first.
 fn causes(parts: PartAmounts) -> Vec<RankedCause> {
     let all = parts.into_iter().map(|((kind, _), (name, [base, other]))| {
         let is_counted = base.count > 0.0 || other.count > 0.0;

@@ -14,7 +14,7 @@ use crate::events::idle::IdleSpans;
 use crate::events::spans::Span;
 
 /// Maximum number of entries in a GPU's table of busy times. An entry is the time of one kernel, or one kind of copy,
-/// in one iteration. When the table is full, it gets no entries for later iterations.
+/// in one iteration. When the table is full, only the times of its existing entries grow.
 const MAX_STEP_TIMES: usize = 1 << 20;
 
 /// Minimum number of pieces of work that are held back for each GPU, so that they can be sorted by

@@ -1,5 +1,4 @@
-//! Converts the names of kernels, which are mangled in records, to forms for display and for
-//! comparison.
+//! Converts the names of kernels, which are usually mangled in records, to forms for display and for comparison.
 
 /// Maximum length of a demangled name in characters. The limit is needed because a short mangled name can expand to an
 /// enormous name.

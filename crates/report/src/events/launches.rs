@@ -123,8 +123,8 @@ pub struct LaunchTally<'a> {
     /// Start and end of each piece of GPU work.
     busy: Vec<(u64, u64)>,
     is_too_much: bool,
-    /// True if events are missing from the record. Then equal numbers of calls and kernels prove
-    /// nothing, because they may be equal by chance.
+    /// True if events are missing from the record. Then the calls and kernels of a whole window are not matched in
+    /// order, because their numbers may be equal by chance.
     lacks_some: bool,
 }
 
@@ -154,7 +154,8 @@ impl<'a> LaunchTally<'a> {
         }
     }
 
-    /// Adds a piece of GPU work, if it is in a window with recorded kernels.
+    /// Adds a piece of GPU work. A kernel belongs to the last window with recorded kernels that began before the
+    /// kernel.
     pub fn add_work(&mut self, work: &GpuWork) {
         if self.windows.is_empty() || self.is_too_much {
             return;
@@ -386,7 +387,8 @@ fn unmistaken<'a>(pairs: &[Pair<'a>]) -> Vec<Pair<'a>> {
     let mut kept = Vec::with_capacity(pairs.len());
     let mut from = 0;
     while from < pairs.len() {
-        // Find the end of a group of calls of which each overlaps, in time, the calls before it.
+        // Find the end of a group of calls. Each call in the group, except the first, begins before an earlier call of
+        // the group has ended.
         let (mut to, mut end) = (from + 1, pairs[from].0.end);
         while to < pairs.len() && pairs[to].0.start < end {
             end = end.max(pairs[to].0.end);
@@ -472,7 +474,7 @@ mod tests {
         let calls = [call(1, 10), call(1, 20), call(1, 30)];
         let kernels = [(9, 95, 1), (5, 90, 1), (12, 100, 1)];
         assert_eq!(found(&calls, &kernels), [Some(5), Some(9), Some(12)]);
-        // If events are missing from the record, equal numbers of calls and kernels prove nothing.
+        // If events are missing from the record, equal numbers of calls and kernels in the whole window prove nothing.
         assert_eq!(found_where(&calls, &kernels, true), [None; 3]);
     }
 
@@ -529,8 +531,8 @@ mod tests {
 
     #[test]
     fn calls_of_two_threads_at_once_are_distinguished_by_their_streams() {
-        // In this test the second thread's call launches its kernel before the first thread's call
-        // does.
+        // The calls at 20 and 21 overlap, and so do the calls at 30 and 31. Of the calls at 20 and 21, the later one
+        // launches its kernel first. So both are paired with the wrong kernel, and must be left out.
         let calls = [
             call(1, 10),
             call(2, 15),

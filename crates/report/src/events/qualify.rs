@@ -1,12 +1,12 @@
 //! Selection of the iterations that the report's figures on windows include.
 //!
-//! With a condition (`TLLMPROF_WHERE`), the figures include only iterations that satisfy it. The other iterations of
-//! a window are recorded, too, but marked. Without a condition, the figures include all iterations except idle ones,
-//! such as the dummy batches of data parallelism, which say nothing about the speed of real batches. If all
-//! iterations are idle, the figures include them.
+//! With a condition (`TLLMPROF_WHERE`), the figures include only iterations that satisfy it. The other iterations of a
+//! window are recorded, too, but marked. Without a condition, the figures leave out two kinds of iterations, which say
+//! nothing about the speed of real batches: idle ones, such as the dummy batches of data parallelism, and passes of a
+//! draft model.
 //!
-//! An iteration that ended early, for example because the process ended, is left out unless there is no other
-//! iteration.
+//! In both cases, the figures leave out an iteration that ended early, for example because the process ended. If these
+//! rules would leave out all iterations and there is no condition, the figures include all of them.
 
 use schemars::JsonSchema;
 use serde::Serialize;

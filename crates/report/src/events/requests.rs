@@ -1,5 +1,5 @@
-//! Waits for requests: the time in a function in which a known engine waits for requests, or in a
-//! call that waits for a GPU without work.
+//! Waits for requests: the time in a function in which a known engine waits for requests, the time in a call that waits
+//! for a GPU without work, or a long sleep between two CUDA calls.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,8 +18,9 @@ const MIN_CALL_WAIT_NS: u64 = 100_000;
 /// requests. The sleep must also be at least [`MIN_SLEEP_TO_RUN_RATIO`] times as long as the time that the thread is
 /// on a processor in the iteration.
 const MIN_SLEEP_NS: u64 = 5_000_000;
-/// Minimum number of ticks between two calls for a possible sleep. On any clock, fewer ticks are less than
-/// [`MIN_SLEEP_NS`], so this quick check saves the conversion to nanoseconds.
+/// Minimum number of ticks between two calls for a possible sleep. On a clock of at least 200 MHz, fewer ticks are less
+/// than [`MIN_SLEEP_NS`], so this quick check saves the conversion to nanoseconds. On a slower clock, the check also
+/// drops some sleeps that are longer than [`MIN_SLEEP_NS`].
 const MIN_SLEEP_TICKS: u64 = 1_000_000;
 /// Minimum ratio of two times of a thread: the length of its sleep between two calls, and the time that it is on a
 /// processor in the whole iteration. A sleep with a smaller ratio is not a possible wait for requests.
@@ -150,8 +151,8 @@ impl Candidates {
             self.calls.push((thread, span(event), is_drained));
         }
         if self.drained.len() < MAX_THREADS || before.is_some() {
-            // An earlier wait for the whole context covers all streams, whereas the present wait covers one stream. So
-            // do not replace the earlier wait.
+            // An earlier wait for the whole context covers all streams, whereas the present wait may cover only one
+            // stream. So do not replace the earlier wait.
             let drained = before.filter(|(wait, _)| *wait == Wait::Context);
             self.drained
                 .insert(thread, drained.unwrap_or((wait, stream)));

@@ -43,8 +43,8 @@ pub(crate) fn contain(spans: &[Span], moment: u64) -> bool {
     spans.get(next).is_some_and(|span| span.start <= moment)
 }
 
-/// The time spans of a record's iterations, on the record's clock. The spans do not overlap: if an iteration extends
-/// beyond the start of the next one, its span is cut there.
+/// The time spans of a record's iterations, in ticks of the record's clock or in nanoseconds. The spans do not overlap:
+/// if an iteration extends beyond the start of the next one, its span ends at that start.
 #[derive(Debug)]
 pub struct Spans {
     spans: Vec<Span>,

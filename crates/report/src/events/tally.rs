@@ -12,8 +12,8 @@ use crate::events::requests::Requests;
 use crate::events::spans::{Span, Spans};
 use crate::events::turnaround::{Turnaround, Turnarounds};
 
-/// Maximum number of function names with a total of their own; the same maximum applies to names of ranges and to
-/// threads. Events beyond these limits are in no total by name.
+/// Maximum number of entries in each of the maps `functions`, `ranges` and `holds` of [`Totals`]. Further functions,
+/// ranges and threads get no entry.
 const MAX_NAMES: usize = 1 << 14;
 
 /// Number of generations of Python's garbage collector that are distinguished.
@@ -50,11 +50,11 @@ pub(crate) struct InIteration {
     pub wait: u64,
     pub gil_wait: u64,
     pub gc: u64,
-    /// The first wait for the GPU after which the iteration's thread launched work, as a row in the
-    /// table of CUDA calls.
+    /// The wait for the GPU after which the iteration's thread first continued to launch work, as a row in the table of
+    /// CUDA calls. Waits before the first launch of the iteration do not count. `None` if there is no such wait.
     pub launched_after: Option<u8>,
-    /// The latest wait for the GPU since the iteration's thread last launched work, as a row in the
-    /// table of CUDA calls.
+    /// The latest wait of the iteration's thread for the GPU, as a row in the table of CUDA calls. Waits before the
+    /// first launch of the iteration do not count.
     waited: Option<u8>,
     /// Number of garbage collections that cover this iteration entirely, minus the number of garbage collections
     /// that cover the previous iteration entirely.
@@ -85,7 +85,7 @@ pub struct Totals {
 
 impl Totals {
     /// Returns the time that a possible cause of slowness (such as a garbage collection) took from
-    /// iterations, in ticks.
+    /// iterations, in ticks. For a thread that holds the GIL, returns the whole time that it held the GIL.
     pub fn spent(&self, cause: Cause) -> u64 {
         let total = match cause {
             Cause::Gc(generation) => self.gc.get(usize::from(generation)),

@@ -11,8 +11,8 @@ use tllmprof_record::Event;
 
 use crate::events::facts::CallCount;
 
-/// Maximum number of threads whose launches are counted; the same maximum applies to pairs of a thread and a stream.
-/// Calls of further threads and on further streams are ignored.
+/// Maximum number of threads whose latest wait or copy is stored. The same maximum applies to the pairs of a thread and
+/// a stream whose launches are counted. Further threads and pairs are ignored.
 const MAX_THREADS: usize = 256;
 
 /// Minimum share of all launches, as a fraction, that one thread must make on one stream for the GPU to count as used
@@ -113,8 +113,8 @@ impl Turnarounds {
         }
     }
 
-    /// Adds an event that delayed the thread for a reason that the report shows separately: a garbage
-    /// collection, a wait for the GIL, or an allocation.
+    /// Adds an event that delayed the thread for a reason that the report shows separately, such as a garbage
+    /// collection, a wait for the GIL or an allocation.
     pub(crate) fn held(&mut self, thread: u32, event: &Event) {
         if let Some(empty) = self.empty.get_mut(&thread)
             && event.start >= empty.since

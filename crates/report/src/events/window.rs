@@ -83,9 +83,9 @@ impl Window {
         })
     }
 
-    /// Returns the number of iterations that are missing between the window's first and last
-    /// iteration. Iterations can be missing if several threads run iterations at once: the next
-    /// iteration may begin before the previous one is written.
+    /// Returns the number of the window's iterations that are missing in the record. The recorder skips an iteration if
+    /// the next one begins before the end of the first is noticed, as may happen if several threads run iterations at
+    /// once. Returns 0 if the record has no iteration of the window.
     pub fn gaps(&self) -> u64 {
         match self.iterations.len() as u64 {
             0 => 0,
@@ -132,9 +132,9 @@ pub(crate) fn pairs(mut edges: Vec<WindowEdge>) -> Vec<Window> {
 }
 
 /// Returns the windows that the events in `edges` open and close, with their iterations.
-/// `iterations` must be in the order of their starts. Iterations whose window's events were lost
-/// form a separate window. `pasts` contains the numbers of the first iterations of windows that the
-/// flight recorder kept.
+/// `iterations` must be in the order of their starts. Iterations that lie in none of these windows,
+/// because events were lost, form one more window. `pasts` contains the numbers of the first
+/// iterations of windows that the flight recorder kept.
 pub(crate) fn windows(
     edges: Vec<WindowEdge>,
     iterations: Vec<Iteration>,
@@ -285,8 +285,8 @@ mod tests {
             past: false,
             iterations: iterations.to_vec(),
         };
-        // In this test, iteration 7 began before iteration 6 could be written, so no gap in time
-        // shows that iteration 6 is missing.
+        // Iteration 7 is missing. Iteration 8 begins before iteration 6 ends, so there is no gap in time between them
+        // to leave out.
         let stretches: Vec<_> = window.stretches().collect();
         assert_eq!(stretches, [(0, 20), (60, 90)]);
     }

@@ -16,8 +16,8 @@ const MIN_WAITING: f64 = 0.05;
 /// Minimum share of the iterations' time, as a fraction, that transfers of collectives take, for
 /// the finding on transfers.
 const MIN_TRANSFERRING: f64 = 0.2;
-/// Minimum share of the other ranks' time that a late rank must cost, as a fraction, for the
-/// finding to name that rank.
+/// Minimum share of the time, as a fraction, that would be saved if a late rank came together with the
+/// others, for the finding to name that rank.
 const MIN_NAMED_GAIN: f64 = 0.01;
 
 pub(crate) fn skew_when() -> String {
@@ -103,8 +103,8 @@ pub(crate) fn skew(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement
     }
 }
 
-/// Returns the index of the slowest process, if it costs the other processes at least
-/// [`MIN_NAMED_GAIN`] of their time; otherwise `None`.
+/// Returns the index of the slowest process, if at least [`MIN_NAMED_GAIN`] of the time would be saved
+/// if it came to collectives together with the others; otherwise `None`.
 pub(crate) fn latest(arrivals: &Arrivals) -> Option<usize> {
     let mut slowest = arrivals.slowest().into_iter();
     slowest.find(|place| arrivals.gain(*place) >= MIN_NAMED_GAIN)

@@ -1,6 +1,6 @@
 //! Selects the ledger rows whose time a finding explains; such rows are called claimed. A ledger
-//! lists the time of iterations by cause. Two findings of the kind `Cause` (a cause that can be fixed) never claim the
-//! same row.
+//! lists the time of iterations by cause. Findings of the kind `Cause` (a cause that can be fixed) must not claim the
+//! same time twice.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +20,8 @@ pub(crate) enum ClaimRule {
     Host(&'static [LedgerKind]),
     /// Rows of GPU idle time during the given activities of the host.
     Idle(&'static [Claim]),
-    /// Rows of GPU idle time during the host's copies, or the rows of copies in the host's ledger: those of the two
-    /// kinds that contain more time.
+    /// Rows of GPU idle time during the host's copies, or the rows of copies in the host's ledger, whichever have the
+    /// greater share of the time.
     Copies,
     /// Rows of GPU idle time during the host code for which the GPU had to wait.
     Code,

@@ -33,8 +33,8 @@ const SLOW_RATIO: f64 = 1.5;
 /// time is not representative of the program.
 const MAX_RECORDER_SHARE: f64 = 0.2;
 
-/// Maximum ratio of the median iteration time with recorded kernels to the median without recorded kernels, for the
-/// difference to be attributed to different work. A larger difference is assumed to come from the recording.
+/// Maximum ratio of the median time of iterations with recorded kernels to the median time of iterations without. With
+/// a larger ratio, the recording is assumed to have made the iterations longer.
 const MAX_STRETCH: f64 = 1.1;
 
 /// Limit for two figures. If both figures exceed the limit and the waits are short (see [`MAX_NO_WAIT_SHARE`]), the
@@ -51,8 +51,7 @@ pub(crate) struct Evidence<'a> {
     /// The index of this process among all processes of the report.
     pub place: usize,
     pub sum: &'a Sum,
-    /// The name that distinguishes the process from other processes; empty if there is only one
-    /// process.
+    /// The name that distinguishes the process from other processes; empty if only one process has iterations.
     pub who: String,
 }
 
@@ -66,9 +65,9 @@ pub(super) struct CallTotals {
 /// Times of launches. Each is a median over iterations, so that single iterations with other delays do not affect it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Launching {
-    /// Share of launches in the time of an iteration, as a fraction.
+    /// Median share of launches in the time of an iteration, as a fraction.
     pub share: f64,
-    /// Mean time of one launch, in nanoseconds.
+    /// Time of one launch, in nanoseconds: the median of the mean launch times of the iterations.
     pub mean: u64,
 }
 
@@ -222,8 +221,8 @@ impl<'a> Evidence<'a> {
         })
     }
 
-    /// Returns true if most of the time in asynchronous copies is spent in functions whose names
-    /// say that they copy to a GPU.
+    /// Returns true if the functions that copy to a GPU (with `HtoD` in their names) take more than half as much time
+    /// as all functions for asynchronous copies.
     pub(super) fn copies_to_device(&self) -> bool {
         let all = self.calls(|row| matches!(kind_of(&row.name), Some(CallPurpose::AsyncCopy(_))));
         let to_device = self.calls(|row| row.name.contains("HtoD"));
@@ -329,7 +328,8 @@ impl<'a> Evidence<'a> {
         })
     }
 
-    /// Returns the time that iterations lost, of which `part` returns the nanoseconds in a given iteration.
+    /// Returns the time that all iterations together lost to a cause. `part` returns the nanoseconds that a given
+    /// iteration lost.
     pub(super) fn beyond(&self, part: impl Fn(&Iteration) -> u64) -> Lost {
         let usual = self.sum.time.p50;
         let slow = (usual as f64 * SLOW_RATIO) as u64;

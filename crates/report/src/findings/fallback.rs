@@ -19,8 +19,8 @@ pub(crate) const FALLBACK_RULE: &str = "eager-fallback";
 /// Minimum number of iterations that ran without a graph, for a finding. The same minimum applies to the iterations
 /// with a graph that each of them is compared with.
 const MIN_EACH: usize = 4;
-/// Minimum ratio of the launches of an iteration without a graph to those of iterations with one. An iteration with
-/// fewer launches did not launch the work of the graph itself, so another iteration may have done so.
+/// Minimum ratio of the number of launches in an iteration without a graph to that in iterations with one. With fewer
+/// launches, the iteration probably did not launch the graph's kernels one by one, so it is not a [`Fallback`].
 const MIN_LAUNCHES_RATIO: u64 = 2;
 /// Minimum share of the iterations without a graph that must take longer than those with a graph, as a fraction.
 const MIN_LONGER: f64 = 0.75;
@@ -157,9 +157,10 @@ impl Fallback<'_> {
     }
 }
 
-/// Iterations with a graph, in groups. The key of a group is the number of tokens of each request, and a flag that is
-/// true if kernels were recorded, because that makes iterations longer. A group has, for each of its iterations, the
-/// number of tokens in the batch and the iteration. It is sorted by the number of tokens.
+/// Iterations with a graph, in groups. The key of a group is the number of tokens of each request (as a fraction), and
+/// a flag that is true if kernels were recorded. Recording makes iterations longer, so the flag keeps these iterations
+/// apart. The value contains the group's iterations, each with the number of tokens in its batch, and is sorted by this
+/// number.
 type GraphGroups<'a> = BTreeMap<((u32, u32), bool), Vec<(u32, &'a Iteration)>>;
 
 fn fallbacks<'a>(one: &Evidence<'a>, decodes: &[Decode<'a>]) -> Vec<Fallback<'a>> {
@@ -233,7 +234,7 @@ fn beside_displaced_launches(one: &Evidence<'_>) -> BTreeSet<u64> {
     let all = || one.process.windows.iter().flat_map(|one| &one.iterations);
     let mut by_phase: HashMap<_, Vec<u64>> = HashMap::new();
     for iteration in all() {
-        // The finding is about decode iterations without a graph, so they are left out of the usual number.
+        // The finding is about decode iterations without a graph, so these iterations are left out of the median.
         let graphs = iteration.launching.graphs;
         if graphs > 0 || phase(iteration) != Some(Phase::Decode) {
             let counts = by_phase.entry(phase(iteration)).or_default();

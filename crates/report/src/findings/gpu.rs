@@ -38,8 +38,8 @@ const TARGET_SM: f64 = 0.8;
 /// Memory bandwidth of a program that uses its GPU well, as a fraction of the maximum.
 const TARGET_BANDWIDTH: f64 = 0.7;
 
-/// Maximum share of kernels that run between iterations, as a fraction. With a larger share, the
-/// rules do not judge how busy the GPU is in iterations.
+/// Maximum share of kernels that begin between iterations, as a fraction. With a larger share, and without sampled SM
+/// utilization, the finding on low utilization is unknown, because the iterations do not show how busy the GPU is.
 const MAX_BETWEEN: f64 = 0.2;
 
 pub(crate) fn low_when() -> String {

@@ -40,9 +40,9 @@ const MIN_COPIES: f64 = 2.0;
 /// copies, for a finding on these.
 const MIN_IDLE_SHARE: f64 = 0.1;
 
-/// Minimum number of memory allocations per iteration for the finding on allocations.
+/// Minimum number of calls per iteration that allocate or free memory, for the finding on allocations.
 const MIN_ALLOCATIONS: f64 = 0.5;
-/// Minimum share of the time that allocations take, as a fraction, for the finding on allocations.
+/// Minimum share of the time that these calls take, as a fraction, for the finding on allocations.
 const MIN_ALLOCATING_SHARE: f64 = 0.01;
 
 pub(crate) fn launch_bound_when() -> String {
@@ -117,8 +117,8 @@ pub(crate) fn waits_when() -> String {
 pub(crate) fn waits(one: &Evidence<'_>) -> Judgement {
     let calls = one.calls(|row| row.waits_for().is_some_and(|wait| wait != Wait::CopyToHost));
     let after = one.process.calls.turnaround.after_waits;
-    // If the host copies results after most waits, the GPU idle time in these copies is counted as
-    // a consequence of the waits, too.
+    // If there is at least one copy to the host for every two waits, the host seems to wait in order to read results.
+    // The GPU idle time during copies then counts as a consequence of the waits, too.
     let reads = one.calls(|row| row.name.contains("DtoH")).count >= calls.count / 2;
     let claims = [Claim::Wait, Claim::Copy];
     let claims = if reads { &claims[..] } else { &claims[..1] };

@@ -24,7 +24,7 @@ pub(crate) const CODE_RULE: &str = "host-bound";
 pub(crate) const BLOCKED_RULE: &str = "host-blocked";
 /// Name of the finding `input-bound`: the GPU waits while the host's thread waits for input that the program prepares.
 pub(crate) const INPUT_RULE: &str = "input-bound";
-/// Name of the finding `page-faults`: page faults of the thread take time. They occur in host code.
+/// Name of the finding `page-faults`: page faults of the iterations' threads take time.
 pub(crate) const FAULTS_RULE: &str = "page-faults";
 /// Name of the finding `preempted`: a thread was ready to run but waited for a processor.
 pub(crate) const DELAYED_RULE: &str = "preempted";
@@ -45,8 +45,8 @@ const MAX_SMALL_COPY: u64 = 64 << 10;
 /// Minimum share of copies in the host's time, as a fraction, for the finding on small copies.
 const MIN_COPYING: f64 = 0.05;
 
-/// Minimum size, in bytes, of a copy that takes long because of its size. For a smaller copy, the call takes most of
-/// the time.
+/// Minimum mean size of copies, in bytes, for the assumption that their calls take long because of this size. Calls
+/// with smaller copies are assumed to wait for earlier work of the GPU.
 const MIN_LONG_COPY: u64 = 1 << 20;
 
 /// Minimum share of copies in the host's time, as a fraction, for the finding on few but large
@@ -198,8 +198,9 @@ pub(crate) fn long_copies(one: &Evidence<'_>) -> Judgement {
         size,
         evidence,
     } = Copies::measure(one);
-    // A call that copies only a few bytes is slow because it waits for earlier work of the GPU. Only GPU idle time
-    // during such calls counts as lost, without idle time in the code before and after them.
+    // If a copy is small, its call is slow because it waits for earlier work of the GPU. So only GPU idle time during
+    // such calls counts as lost. `Claim::Copy` also includes idle time in short code around the calls, so the share is
+    // limited to that of the calls.
     let (lost, evidence) = match size {
         Some(size) if size < MIN_LONG_COPY => {
             let idle = one.process.ledger.details.claims.share(Claim::Copy);
@@ -477,7 +478,8 @@ type Detail<'a> = dyn Fn(&[(String, u64)], u64) -> String + 'a;
 struct Doing<'a> {
     what: &'a str,
     claim: Claim,
-    /// Minimum share of the time, as a fraction, for a finding on this activity.
+    /// Minimum share of the time, as a fraction, in which the GPU is idle during this activity, for a finding on it.
+    /// This limit applies if the share of the GPU's total idle time is less than [`MIN_IDLE`].
     least: f64,
     /// Function that describes this activity in the finding's evidence. Its first argument contains the causes within
     /// the activity, each with its time in nanoseconds.
@@ -485,8 +487,8 @@ struct Doing<'a> {
 }
 
 impl Doing<'_> {
-    /// Judges the GPU's idle time during this activity. If the idle time is unknown, judges the time that the host
-    /// spends in the activity.
+    /// Judges the GPU's idle time during this activity. If that gives no finding, judges the time that the host spends
+    /// in the activity (see [`Self::by_host`]).
     fn judge(&self, one: &Evidence<'_>, idle: &Claimed) -> Judgement {
         let claims = &one.process.ledger.details.claims;
         let judged = match claims.gpu {
@@ -564,11 +566,12 @@ pub(crate) fn idle_when() -> String {
     )
 }
 
-/// Minimum number of host functions per iteration for which an idle GPU may wait.
+/// Minimum number of host functions (`cudaLaunchHostFunc`) that the program enqueues per iteration. With fewer, the
+/// text does not name them as a possible reason why the GPU is idle.
 const MIN_HOST_FUNCTIONS: f64 = 0.5;
 
-/// Returns words for the host functions that the program enqueues in streams, with their number in an iteration; `None` if
-/// there are few.
+/// Returns words for the host functions that the program enqueues in streams, with their number in an iteration; `None`
+/// if there are fewer than [`MIN_HOST_FUNCTIONS`].
 fn host_functions(one: &Evidence<'_>) -> Option<String> {
     let calls = one.calls(|row| kind_of(&row.name) == Some(CallPurpose::HostFunction));
     let rate = one.sum.a_step(calls.count);
@@ -581,7 +584,7 @@ fn host_functions(one: &Evidence<'_>) -> Option<String> {
     (rate >= MIN_HOST_FUNCTIONS).then(|| format!("{} host functions a step{named}", Rate(rate)))
 }
 
-/// End of the names of functions that check whether work is done, such as `cudaStreamQuery`.
+/// Suffix of the names of functions that check whether work is done, such as `cudaStreamQuery`.
 const QUERY: &str = "Query";
 
 /// Returns words about waits in which the GPU is idle, if most of the GPU's idle time lies in them; otherwise an empty

@@ -214,7 +214,8 @@ fn separate_delays(findings: &mut [Finding]) {
     let Some(delayed) = loss(findings, ledger::DELAYED_RULE) else {
         return;
     };
-    // The loss by fallbacks does not contain these waits, and that by streams which take turns is time of the GPU.
+    // The loss of `eager-fallback` does not contain waits for a processor, and the loss of `serial-streams` is time of
+    // the GPU and not of the host's thread.
     let is_without = |rule: &Rule| {
         matches!(rule.judge, Judge::Ledger(_))
             || [fallback::FALLBACK_RULE, streams::SERIAL_RULE].contains(&rule.name)
@@ -228,7 +229,7 @@ fn separate_delays(findings: &mut [Finding]) {
 }
 
 /// Subtracts the loss by page faults from the loss by host code, because page faults occur in host
-/// code.
+/// code. If less than [`ledger::MIN_CODE`] is left, the finding on host code is withdrawn.
 fn separate_faults(findings: &mut [Finding]) {
     let (Some(faults), Some(code)) = (
         loss(findings, ledger::FAULTS_RULE),
@@ -254,9 +255,9 @@ fn separate_fallback(findings: &mut [Finding]) {
     }
 }
 
-/// Subtracts the loss by compilation from the losses by host code and by waits of the host, because the compiler is
-/// host code, and waits for processes and threads that compile. The calls that load or compile code are in neither
-/// loss.
+/// Subtracts the loss by compilation from the losses by host code and by waits of the host. These losses contain the
+/// time in which the host runs the compiler's code, or waits for other processes and threads that compile. They do not
+/// contain the time of CUDA calls that load or compile code, so this time is not subtracted.
 fn separate_compilation(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let Some(compilation) = loss(findings, compilation::RULE) else {
         return;
@@ -274,8 +275,9 @@ fn separate_compilation(findings: &mut [Finding], all: &[Evidence<'_>]) {
     }
 }
 
-/// Subtracts a loss that another finding explains from that of the finding called `name`. If less than `least` and less
-/// than half of the loss are left, the finding is withdrawn. Returns the part that could not be subtracted.
+/// Subtracts `explained`, which is the loss of another finding, from the loss of the finding called `name`. The finding
+/// is withdrawn if the remaining loss is less than `least` and less than half of the loss before. Returns the part of
+/// `explained` that could not be subtracted.
 fn subtract_loss(findings: &mut [Finding], (name, least): (&str, f64), explained: f64) -> f64 {
     let Some(finding) = find_finding(findings, name) else {
         return explained;
@@ -388,8 +390,9 @@ fn withdraw_explained_copies(findings: &mut [Finding]) {
     }
 }
 
-/// Removes the loss of streams that take turns if another cause holds and the GPU is not busy nearly all the time. That
-/// loss is an upper bound, and the losses of other causes are not.
+/// Removes the loss of the finding `serial-streams` if another cause has a loss of at least [`ledger::MIN_PART`].
+/// Keeps the loss if the GPUs of all processes are busy for at least [`streams::MIN_BUSY`] of the time. The loss of
+/// `serial-streams` is only an upper bound, so it must not put this finding before the other cause.
 fn rank_serial_streams(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let is_busy = |one: &Evidence<'_>| {
         one.busy()
@@ -492,7 +495,8 @@ fn judge_rule(rule: &'static Rule, all: &[Evidence<'_>], together: JobAnalyses<'
     let about = all
         .iter()
         .filter(|one| place.is_none_or(|place| place == one.place));
-    // Necessary and unnecessary orders of streams look the same, so that finding is never sure.
+    // A necessary and an unnecessary order of streams look the same, so the confidence in `serial-streams` is at most
+    // medium.
     let limit = match (rule.name, verdict) {
         (streams::SERIAL_RULE, Verdict::Yes) => Confidence::Medium,
         _ => Confidence::High,

@@ -176,7 +176,7 @@ pub(crate) fn theirs(one: &Evidence<'_>, all: &[Evidence<'_>], rules: &[Rule]) -
 /// separately.
 fn causes(one: &Evidence<'_>, rules: &[Rule]) -> f64 {
     // Host code, and an idle GPU that waits for the host code, are symptoms of a slow rank. These symptoms do not count
-    // as separate causes. The loss by streams that take turns is only an upper bound.
+    // as separate causes. The loss by streams that take turns does not count either, because it is only an upper bound.
     let is_one = |rule: &&Rule| {
         rule.kind == FindingKind::Cause && ![CODE_RULE, IDLE_RULE, SERIAL_RULE].contains(&rule.name)
     };

@@ -7,7 +7,8 @@ use crate::events::iteration::Iteration;
 use crate::events::samples::Frames;
 
 /// Functions of torch that compile: the end of the path of their file, and their names. A function that is defined
-/// inside one of these counts, too. Other functions in these files also run compiled code, so they are not listed.
+/// inside one of these counts, too. Other functions in these files are not listed, because they also run in steps in
+/// which nothing is compiled.
 const COMPILING: [(&str, &[&str]); 2] = [
     ("/torch/_dynamo/convert_frame.py", &["_compile"]),
     (
@@ -33,8 +34,8 @@ pub(super) struct Recompiles {
     /// The function outside torch whose call of torch.compile's code led to the compiler; the one with the most samples
     /// if there are several.
     pub caller: Option<String>,
-    /// The share of the samples in the compiler in all Python samples of iterations' threads in iterations, as a
-    /// fraction.
+    /// The share of samples in the compiler among all Python samples that were taken on iterations' threads during
+    /// iterations, as a fraction.
     pub share: f64,
 }
 

@@ -6,7 +6,7 @@ use crate::numbers::units::Rate;
 use crate::routing::LayerLoad;
 
 /// Minimum ratio of the busiest expert's load (its number of tokens) to the largest load that chance could cause
-/// if the router sent each token to a random expert.
+/// if the router sent each token to a random expert. The ratio is a mean over the layers.
 const MIN_IMBALANCE: f64 = 1.5;
 
 /// Reason for an unknown loss. The loss cannot be found by comparing steps inside and outside windows, because they

@@ -15,11 +15,12 @@ pub(crate) const SERIAL_RULE: &str = "serial-streams";
 /// Minimum share of the time in which at least one of the two streams has to run, as a fraction. If it is less, the
 /// GPU is mostly idle or busy with other work, and the order of these streams matters little.
 const MIN_TOGETHER: f64 = 0.5;
-/// Minimum time that overlap of the two streams could save in the best case, for a finding, as a fraction.
+/// Minimum share of the time, as a fraction, that overlap of the two streams could save in the best case, for a
+/// finding.
 const MIN_SAVED: f64 = 0.05;
-/// Minimum share of the time in which the GPU is busy, as a fraction, for a finding with a loss if other causes hold.
-/// If the GPU is busy for less time, this finding gets no loss, so the other causes come first: the loss of this
-/// finding is only an upper bound, and the losses of other causes are not.
+/// Minimum share of the time in which the GPU is busy, as a fraction, for this finding to have a loss although other
+/// causes hold. The loss of this finding is only an upper bound. If the GPU is busy for less time, the finding has no
+/// loss, so that the other causes come first.
 pub(crate) const MIN_BUSY: f64 = 0.8;
 
 pub(crate) fn serial_when() -> String {

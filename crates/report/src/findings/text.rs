@@ -153,7 +153,7 @@ fn not_measured(processes: &[Process]) -> &'static str {
     }
 }
 
-/// Adds the findings that hold to the text, the one with the greatest loss first, and the data that
+/// Adds the findings that hold to the text, in the order of `findings`, and the data that
 /// are missing for unknown findings.
 pub fn findings(findings: &[Finding], processes: &[Process], lines: &mut Lines) {
     let is_known = processes.iter().any(|process| process.gpu.share.is_some());

@@ -61,7 +61,7 @@ pub(crate) struct KernelTally<'a> {
     is_too_much: bool,
     blocks: BlockTally,
     copies: [(u64, u64, u64); KINDS + 1],
-    /// The threads of the process that recorded GPU work.
+    /// The process's threads that recorded GPU work.
     threads: HashSet<u32>,
     /// The thread that recorded the latest piece of GPU work.
     latest: Option<u32>,

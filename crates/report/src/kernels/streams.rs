@@ -1,10 +1,11 @@
 //! Two streams of a GPU with much work each: how long both ran at once and, if they take turns, what orders them.
 //!
-//! A piece of work that begins after the other stream's work has ended was held back in one of three ways. If its call
-//! had returned before that end, the GPU held it back: because of an event for which its stream waits, or because one
-//! of the two streams is the legacy default stream. If its call came later, and the host was in a wait until that
-//! end, the host held it back. In all other cases, for example if the host makes its call late, the order is not
-//! explained.
+//! If a piece of work begins only after the other stream's work has ended, there are three possible explanations. They
+//! depend on the CUDA call that enqueued the piece. If the call had returned before the other work ended, the GPU held
+//! the piece back: because its stream waits for an event, or because one of the two streams is the legacy default
+//! stream. If the call returned later, and the host had waited until the other work ended before it made the call, the
+//! host held the piece back. In all other cases, for example if the host makes the call late without such a wait, the
+//! order is not explained.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -21,11 +22,12 @@ use crate::events::work::{GpuWork, GpuWorkKind};
 /// Maximum number of pieces of work to analyze; the same maximum applies to calls. If a record has more of either, no
 /// pair of streams is reported.
 const MAX_PIECES: usize = 1 << 20;
-/// Maximum number of streams of a GPU of which all pairs are examined. Those with the most work are kept.
+/// Maximum number of streams, on all GPUs together, of which pairs are examined. The streams with the most work are
+/// kept.
 const MAX_STREAMS: usize = 8;
 
 /// Minimum share of a stream's work in all work of its GPU in the counted iterations, as a fraction. Streams with less
-/// work are not examined.
+/// work are not examined. An iteration is counted if it has recorded kernels and the report's figures include it.
 pub(crate) const MIN_STREAM_SHARE: f64 = 0.1;
 /// Minimum share of the counted iterations in which a stream must have work, as a fraction.
 const MIN_ITERATIONS: f64 = 0.8;
@@ -155,7 +157,7 @@ pub(crate) struct StreamTally<'a> {
     rows: HashMap<u8, RowRole>,
     timeline: Spans,
     /// The windows in which kernels were recorded, each from the start of its first iteration to the end of its last,
-    /// in nanoseconds. Empty if the record does not contain the streams that calls use.
+    /// in nanoseconds. Empty if the record does not contain the streams that calls use, or if it lacks events.
     windows: Vec<(u64, u64)>,
     pieces: Vec<StreamPiece>,
     copies: HashMap<(u64, PieceKind), Vec<PieceCall>>,
@@ -407,8 +409,8 @@ struct StreamSum {
     iterations: HashSet<usize>,
 }
 
-/// Returns the streams with enough work of their own, those with the most work first; and the GPUs on which more than two
-/// streams have any work in most iterations.
+/// Returns the streams to examine (see [`MIN_STREAM_SHARE`], [`MIN_ITERATIONS`] and [`MAX_OTHERS`]), those with the
+/// most work first. Also returns the GPUs on which more than two streams have any work in most iterations.
 fn sums(
     pieces: &[StreamPiece],
     launches: &Launches,
@@ -491,8 +493,8 @@ struct Ordering<'a> {
     /// The call of each piece of work.
     calls: Vec<Option<PieceCall>>,
     is_counted: &'a [bool],
-    /// The GPUs on which more than two streams have work in most iterations. A record does not say whose event a stream
-    /// or the host waits for, so there it may be that of a third stream.
+    /// The GPUs on which more than two streams have work in most iterations. A record does not say in which stream an
+    /// event was recorded. So on these GPUs, a wait for an event may be a wait for a third stream.
     crowded: HashSet<u8>,
 }
 
@@ -664,8 +666,9 @@ impl Ordering<'_> {
         })
     }
 
-    /// Returns the wait from which the launching thread returned when the piece `before` had ended, and after which it
-    /// made the call. A wait for another stream does not count. Returns `None` if there is no such wait.
+    /// Returns the wait of the launching thread that began before the end of the piece `before`, and returned after
+    /// this end but before the thread made the call. A wait for another stream does not count. Returns `None` if there
+    /// is no such wait.
     fn host_wait(&self, before: usize, call: &PieceCall) -> Option<Explained> {
         let piece = &self.tally.pieces[before];
         let ended = piece.end;
@@ -767,7 +770,7 @@ mod tests {
         Upload(Work),
         /// A launch of a graph with two kernels, which run one after the other.
         Graph(Work),
-        /// Start and end of the host's wait.
+        /// Start and end of the host's wait for the stream with the handle 0xa.
         Wait(u64, u64),
         /// The handle of the stream for which the host waits, and start and end of the wait.
         WaitFor(u64, u64, u64),
@@ -978,7 +981,7 @@ mod tests {
 
     #[test]
     fn work_that_nothing_orders_or_that_runs_at_once() {
-        // Nothing orders these streams. They also take turns if the first stream's work fills the GPU.
+        // No call orders these streams. They may take turns because the first stream's work fills the GPU.
         assert_eq!(order(&[FIRST, SECOND]), None);
         let pair = found(&[FIRST, Order(0xb, 20), Kernel((14, 0xb, 30, 210, 510))]).unwrap();
         assert!(!pair.takes_turns());

@@ -113,7 +113,7 @@ pub struct CopyTotal {
 }
 
 impl CopyTotal {
-    /// Returns the mean size as text, such as ` of 4 KiB`; empty if the number of bytes was not
+    /// Returns the total number of bytes as text, such as ` of 4 KiB`; empty if the number of bytes was not
     /// recorded.
     #[must_use]
     pub fn size(&self) -> String {
@@ -268,7 +268,7 @@ pub(crate) struct Tallied {
 }
 
 impl Tallied {
-    /// Removes the results if no kernel was recorded although GPU times show that the GPU was busy.
+    /// Removes the results if no kernel and no copy was recorded although GPU times show that the GPU was busy.
     /// The kernels are then missing from the record, so a report of zero kernels would be wrong.
     pub(crate) fn forget_missing(&mut self, raw: &[RawIteration], gpu: &[(u64, u64)]) {
         if !self.kernels.totals.is_empty() || !self.kernels.copies.is_empty() {

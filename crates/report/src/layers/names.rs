@@ -132,9 +132,9 @@ pub(crate) fn around<'a>(name: &'a str, other: &str) -> &'a str {
 }
 
 /// Returns the patterns (names with `*` for numbers) of layers as a tree. Children follow their
-/// parent, the child with the longest time first. `by_name` contains for each layer its number of kernels and their
-/// total time, and `gaps` its idle time between kernels. Times are in nanoseconds. `of` converts a layer's name to its
-/// pattern.
+/// parent, in the order in which [`below`] sorts them. `by_name` contains for each layer its number of kernels and
+/// their total time, and `gaps` its idle time between kernels. Times are in nanoseconds. `of` converts a layer's name
+/// to its pattern.
 pub(crate) fn patterns(
     by_name: &BTreeMap<String, (u64, u64)>,
     gaps: &BTreeMap<&str, u64>,
@@ -189,9 +189,9 @@ pub(super) fn largest(mut tree: Vec<GpuLayerPattern>, most: usize) -> Vec<GpuLay
     tree
 }
 
-/// Adds the children of the layer `around` to `rows`, each followed by its own children. Children
-/// whose names end in a number are sorted by the number; other children are sorted by time, the
-/// longest first.
+/// Adds the children of the layer `around` to `rows`, each followed by its own children. If the names
+/// of all children end in a number, the children are sorted by the number; otherwise they are sorted by
+/// time, the longest first.
 fn below(around: &str, found: &BTreeMap<String, GpuLayerPattern>, rows: &mut Vec<GpuLayerPattern>) {
     let is_below = |name: &str| {
         let rest = match around {

@@ -82,7 +82,7 @@ pub(crate) fn layers(layers: &Layers, most: usize, lines: &mut Lines) {
         ));
     }
     // The printed layers that contain the current row, from the outermost to the innermost. The row's name is shown
-    // relative to the innermost of these layers, and its indentation is the number of these layers.
+    // relative to the innermost of these layers, and its indentation grows with the number of these layers.
     let mut around: Vec<&str> = Vec::new();
     for (_, row) in rows {
         let within = |around: &&str| {

@@ -27,7 +27,7 @@ pub enum Claim {
     Input,
     /// The host runs code outside CUDA calls.
     Code,
-    /// The host waits for requests. No finding explains this time.
+    /// The host waits for requests. GPU idle time during such waits is normal, so no finding explains it.
     Requests,
     Unknown,
 }

@@ -1,5 +1,5 @@
-//! The parts of the ledger (time by cause) that findings may explain ("claim"). Each nanosecond has one cause, so no
-//! two findings claim the same nanosecond.
+//! The parts of the ledger (time by cause) that findings may explain ("claim"). Each nanosecond of GPU idle time is in
+//! one category, so findings on different categories do not claim the same nanosecond.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,10 @@ use crate::numbers::units::Share;
 pub(crate) const NAMED: usize = 2;
 
 /// Times of the iterations, divided into the categories by which findings explain ("claim") them. Times are in
-/// nanoseconds, without waits for requests.
+/// nanoseconds.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Claims {
-    /// The host's total time in the iterations, in nanoseconds.
+    /// The host's total time in the iterations, without the waits for requests that events of the record show.
     pub host: u64,
     /// The host's time in calls that copy without waiting for the GPU.
     pub copies: u64,
@@ -44,7 +44,7 @@ pub struct Claims {
     pub producers: Vec<(String, ProducerShare)>,
     /// The functions in which the host's code spends its time, according to samples.
     pub code_in: Paths,
-    /// The functions that load or compile code, according to samples.
+    /// The functions that make the calls which load or compile code, according to samples.
     pub compiling_in: Paths,
 }
 
@@ -179,8 +179,9 @@ impl Claimed {
     }
 }
 
-/// Returns the category of the GPU's idle time during `part`, which is a part of the time of a cause, as samples divide
-/// it. Short code around calls has the category of these calls, even if samples show the functions in it.
+/// Returns the category of the GPU's idle time during `part`. Samples may divide the time of a cause (`whole`) into
+/// parts that each have their own cause (`cause`). Short code around calls has the category of these calls, even if
+/// samples show the functions in it.
 fn claim(part: CausePart, named: NameSources<'_>) -> Claim {
     match part.whole {
         whole @ HostCause::Short(..) => named.claim(whole),

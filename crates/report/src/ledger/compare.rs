@@ -98,8 +98,8 @@ fn ns_of(row: &LedgerRow, ledger: &Ledger) -> f64 {
 /// Returns the rows of the host's ledger whose time comes from samples, with the estimated number
 /// of samples for each row.
 fn rows(ledger: &Ledger, counts: SampleCounts) -> Vec<(String, FunctionTime)> {
-    // Samples are not taken during waits for requests. So the number of a row's samples depends on the row's share of
-    // the remaining time.
+    // Samples in waits for requests are not counted. So the number of a row's samples depends on the row's share of the
+    // remaining time.
     let worked = 1.0 - ledger.host_share(LedgerKind::Requests);
     let rows = ledger.host.iter().filter_map(move |row| {
         let samples = match row.kind {

@@ -36,7 +36,7 @@ impl SideSums<'_> {
         (time / self.iterations.max(1)) as i64
     }
 
-    /// Returns the mean time per iteration of each cause, without waits for requests.
+    /// Returns the total time of each cause over the iterations, in nanoseconds, without waits for requests.
     fn causes(&self, named: NameSources<'_>) -> BTreeMap<(LedgerKind, String), u64> {
         let mut causes = BTreeMap::new();
         for (spent, times) in self.spent {

@@ -570,8 +570,9 @@ impl Times {
     }
 }
 
-/// Scales the GPU's idle times by cause so that they add up to `total`. If CUDA events measured the
-/// GPU's work, `total` is exact, but the starts and ends of the idle times are less exact.
+/// Returns the GPU's idle times by cause, changed so that they add up to `total`. If their sum is too large, they are
+/// scaled down; otherwise the missing time is added with an unknown cause. If CUDA events measured the GPU's work,
+/// `total` is exact, but the starts and ends of the idle times are less exact.
 fn fit(mut idle: Vec<(HostCause, Times)>, total: u64) -> Vec<(HostCause, u64)> {
     idle.sort_by_key(|(spent, times)| (std::cmp::Reverse(times.idle), *spent));
     let found: u64 = idle.iter().map(|(_, times)| times.idle).sum();

@@ -20,12 +20,13 @@ use crate::events::requests::Requests;
 use crate::events::samples::{Sampled, SampledState};
 use crate::events::spans::Span;
 
-/// Minimum number of the latest pieces (adjacent times with a cause) of a thread that stay unmerged, because a later
-/// event may contain some of them.
+/// Minimum number of the latest pieces of a thread (see [`Piece`]) that stay unmerged, because a later event may
+/// contain some of them.
 const MIN_HELD_BACK: usize = 1 << 16;
 
-/// Maximum number of entries in the maps of all groups together. An entry is the time of one cause in one group of
-/// iterations. Times of further causes are added to [`HostCause::Other`].
+/// Maximum number of entries in the maps [`GroupTimes::times`] of all groups together. An entry is the time of one
+/// cause in one group of iterations. Times of further causes are added to [`HostCause::Other`]. The same maximum
+/// applies to each map [`GroupTimes::frames`], in which further samples are not counted.
 const MAX_TIMES: usize = 1 << 18;
 
 /// An iteration with the index of the group of iterations to which its time is added.
@@ -51,7 +52,7 @@ pub(crate) struct HostLedger {
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
     groups: Vec<GroupTimes>,
-    /// Number of entries in the maps of all groups together.
+    /// Number of entries in the maps [`GroupTimes::times`] of all groups together.
     count: usize,
 }
 
@@ -74,7 +75,7 @@ struct LedgerThread {
     before: Vec<u64>,
     /// The sum of the times of all iterations of the thread.
     all: u64,
-    /// Times that have a cause already, in order. Adjacent times are merged into one piece.
+    /// Times that have a cause already, in order. An event and the events inside it are merged into one piece.
     pieces: Vec<Piece>,
     idle: Idle,
     /// Samples of the thread's stack inside its iterations, in order.
@@ -84,7 +85,7 @@ struct LedgerThread {
     /// Number of the thread's sleeps in waits for requests that were already added to `pieces`.
     slept: usize,
     /// Minimum length of the time between two activities, in nanoseconds, to get its own row in the
-    /// ledger. A shorter time is added to short code around calls.
+    /// ledger. A shorter time gets the cause [`HostCause::Short`].
     long: u64,
 }
 

@@ -13,9 +13,9 @@ use crate::ledger::difference::cause::{self, DELAYED};
 /// Prefix of the names of causes in which the thread was asleep or blocked.
 pub(crate) const ASLEEP: &str = cause::BLOCKED;
 
-/// Prefix of a cause that is the name of a Python function.
+/// Prefix of the name of a cause that is a Python function. The function's name follows.
 pub(crate) const PYTHON: &str = "Python: ";
-/// Prefix of a cause that is the name of a native function.
+/// Prefix of the name of a cause that is a native function. The function's name follows.
 pub(crate) const NATIVE: &str = "native: ";
 
 /// Name of the cause for waits for requests.
@@ -242,7 +242,8 @@ impl NameSources<'_> {
         row.is_some_and(|row| row.waits_for() == Some(Wait::CopyToHost))
     }
 
-    /// Returns true if the cause is host code outside CUDA calls.
+    /// Returns true if the cause is host code outside CUDA calls, including the time in which the thread is asleep or
+    /// blocked in such code.
     pub fn is_code(&self, spent: HostCause) -> bool {
         matches!(self.claim(spent), Claim::Code | Claim::Blocked)
     }

@@ -63,15 +63,16 @@ impl Paths {
 /// A function that most samples have in common, with the functions around it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Path {
-    /// The innermost function that most samples have in common. `share` is the part of samples that
-    /// contain it, as a fraction.
+    /// The innermost function that most samples have in common; if there is none, the outermost function with the most
+    /// samples. `share` is the share of the samples that contain `function`, as a fraction.
     pub function: String,
     pub share: f64,
     /// The innermost caller around `function` that belongs to no library; `None` if there is none,
     /// or if `function` itself belongs to no library.
     pub caller: Option<String>,
-    /// The functions that `function` calls, if there are several: those with the most samples, and
-    /// their shares as fractions.
+    /// Further functions with many samples, at most two, and their shares of the samples as fractions. They are callees
+    /// of the innermost function that most samples have in common. If most samples have no function in common, they are
+    /// other outermost functions.
     pub into: Vec<(String, f64)>,
     /// The known purpose of the code in most samples, such as compiling a kernel.
     pub does: Option<&'static str>,
@@ -91,8 +92,8 @@ struct PathSamples<'a> {
 
 impl Paths {
     /// Finds the functions that samples have in common. Only samples for whose cause `is_one` returns true are used.
-    /// A sample is the cause of the time in which it lies, the ID of its innermost frame, true for a native stack,
-    /// and the number of equal samples.
+    /// An item of `samples` contains the cause of the time in which a sample was taken, the ID of its innermost
+    /// frame, true for a native stack, and the number of equal samples.
     pub fn find(
         samples: impl Iterator<Item = (HostCause, u32, bool, u64)>,
         is_one: impl Fn(HostCause) -> bool,
@@ -150,7 +151,8 @@ impl PathSamples<'_> {
             .iter()
             .find(|(part, _)| self.mostly(frames, part, total));
         let does = does.map(|(_, text)| *text);
-        // Skip functions that do not explain on what time is spent (see the function `says`).
+        // Find the innermost function that explains on what time is spent (see the function `says`). If none does, use
+        // the innermost function of all.
         let function = |place: u32| frames.functions.get(place as usize);
         let says = |place: u32| function(place).is_none_or(says);
         let at = way.iter().rposition(|(place, _)| says(*place));
@@ -223,7 +225,7 @@ impl PathSamples<'_> {
         }
     }
 
-    /// Returns true if most samples contain a function with `part` in its name.
+    /// Returns true if at least half of the samples contain a function with `part` in its name.
     fn mostly(&self, frames: &Frames, part: &str, total: u64) -> bool {
         let has = |stack: &[u32]| {
             stack
@@ -330,8 +332,8 @@ mod tests {
         let found = path(TREE, &[(4, 48), (3, 4), (6, 24), (7, 24)]).unwrap();
         assert_eq!(found.function, "dumps (__init__.py:183)");
         assert!((found.share - 0.48).abs() < 1e-9, "{found:?}");
-        // The samples are in three callees of the loop `serve`, and the loop does not explain the
-        // time, so the callees are reported, too.
+        // The samples are divided among three callees of `serve`, so `serve` is the common function.
+        // The two callees with the most samples are reported, too.
         let found = path(TREE, &[(4, 35), (6, 33), (7, 32)]).unwrap();
         assert_eq!(found.function, "serve (serve.py:10)");
         assert_eq!(found.into.len(), 2);

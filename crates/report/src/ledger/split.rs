@@ -116,11 +116,12 @@ impl SamplesByCause {
         self.count(spent, SampledState::is_native)
     }
 
-    /// Returns the weight of a sample of a sleep relative to other samples. With this weight, the
-    /// sleep in the divided time equals the sleep that the operating system measured. With a weight
-    /// of 1, sleeps would count too much: when all processors are busy, the sampler is late and
-    /// takes fewer samples of running threads. `work` contains all causes except waits, with their
-    /// times.
+    /// Returns the weight of a sample of a sleeping thread, relative to a sample of a running thread. With this weight,
+    /// the samples show a time of sleep that lies in the range `asleep`, which the operating system measured (in
+    /// nanoseconds), or is as close to it as [`MAX_WEIGHT`] permits. With a weight of 1, the samples can show too much
+    /// sleep: when all processors are busy, the sampler is late and takes fewer samples of running threads. `work`
+    /// contains all causes except waits, with their times. `is_open` returns true for the causes whose time the samples
+    /// divide; only the samples of these causes are weighted.
     pub(crate) fn asleep_weight(
         &self,
         work: impl Iterator<Item = (HostCause, u64)>,
@@ -277,8 +278,8 @@ fn parts(
     let parts = seen.zip(whole.into_iter().zip(idle));
     let has_python = others.iter().any(|(seen, _)| seen.is_python());
     let shown = |seen| match (seen, spent.code()) {
-        // Samples outside Python functions, and sleeps in no known function, show only that the
-        // thread ran or slept in this code.
+        // Samples outside Python functions, and sleeps in no known function, name no function. They show only that the
+        // thread ran or slept during the cause `spent`.
         (SampledState::Outside, _) if !has_python => spent,
         (SampledState::Asleep(None), Some(code)) => HostCause::Blocked(code),
         _ => HostCause::SampledState(seen),

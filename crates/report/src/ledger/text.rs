@@ -40,8 +40,8 @@ pub(crate) fn lines(ledger: &Ledger, most: usize) -> usize {
     sides.sum()
 }
 
-/// Adds the time of the host and of the GPU by cause to the text, the longest first, with at most
-/// `most` rows each.
+/// Adds the time of the host and of the GPU by cause to the text, the longest first. Each of the two has at most `most`
+/// rows, and a line for the remaining rows (see [`shown`]).
 pub(crate) fn ledger(ledger: &Ledger, gpu_from: GpuFrom, most: usize, lines: &mut Lines) {
     let is_exact = ledger.details.is_exact;
     let stretched = |is_so| {

@@ -1,5 +1,5 @@
-//! GPU metrics inside windows, such as SM utilization or power, the state of the GPUs, and the NUMA nodes of threads. The
-//! `tllmprof` command samples them while the program runs.
+//! GPU metrics inside windows, such as SM utilization or power, the state of the GPUs, and the NUMA nodes of threads.
+//! The `tllmprof` command samples them while the program runs.
 
 mod inside;
 mod placement;
@@ -23,8 +23,8 @@ use state::GpuState;
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Metrics {
     /// GPU metrics inside windows, one row for each metric of each GPU.
-    // The samples may be in the record of another process on the same machine. In that case
-    // [`Self::attach`] sets this field and the fields below.
+    // [`Self::new`] computes this field from the samples in the process's own record. [`Self::attach`] computes it
+    // again with the samples in the records of other processes, and also sets `state`, `unknown` and `placement`.
     #[serde(rename = "gpu_metrics")]
     pub sums: Vec<MetricSum>,
     /// The state of each GPU that the process uses, inside windows; empty if it was not sampled, or if it is not known
@@ -99,8 +99,8 @@ impl Metrics {
 }
 
 /// Returns the record that contains the samples of a process's GPUs, and the numbers of these GPUs in that record. Each
-/// record numbers the GPUs as its program sees them, so only one record is used. If the GPUs are not known, returns the
-/// reason in words.
+/// record numbers the GPUs as the program that sampled them sees them, so only one record is used. If the GPUs are not
+/// known, returns the reason in words.
 fn devices<'a, 'b>(
     of: MeasuredProcess<'_>,
     records: &'a [SampledRecord<'b>],

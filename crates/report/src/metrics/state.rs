@@ -304,7 +304,8 @@ fn low_clock(clocks: &[ClockSample], windows: &[Window]) -> Option<LowClock> {
     windows.iter().filter_map(of).max_by_key(|low| low.duration)
 }
 
-/// Processes of other runs on a GPU, and the times in which they are known to be busy.
+/// Processes of other runs on a GPU, and the times in which they are known to be busy. The list of processes is `None`
+/// if it is not known which processes use the GPU, or to which run they belong.
 type OtherUse = (Option<Vec<OtherProcess>>, Vec<Span>);
 
 fn others(device: u8, record: &RecordedSamples, spans: &WindowSpans) -> OtherUse {

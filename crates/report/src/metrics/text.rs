@@ -18,7 +18,8 @@ const SHOWN_METRICS: [(Metric, &str); 7] = [
     (Metric::MemoryUsed, "used"),
 ];
 
-/// Adds the GPU metrics and the energy inside windows. A short report shows only the first GPU.
+/// Adds the GPU metrics and the energy inside windows. By default, a brief report and a report for a screen show only
+/// the first GPU.
 pub(crate) fn metrics(metrics: &Metrics, lines: &mut Lines) {
     let sums = &metrics.sums;
     let mut devices: Vec<_> = sums.iter().map(|sum| sum.device).collect();

@@ -228,8 +228,8 @@ fn block_length(values: &[f64]) -> usize {
     if !variance.is_normal() || length < 8 {
         return 1;
     }
-    // Number of consecutive small covariances after which all covariances at larger distances are
-    // regarded as chance.
+    // If this number of consecutive covariances are small, the covariances at all larger distances are
+    // regarded as random.
     let few = 5.max(size.log10().sqrt() as usize);
     let furthest = (size.sqrt().ceil() as usize + few)
         .min(MAX_LAG)
@@ -299,8 +299,8 @@ impl SplitMix {
 mod tests {
     use super::*;
 
-    /// Returns a random series of times around `mean`, with a few far longer times. `like` is the
-    /// correlation of a value with the previous value.
+    /// Returns a series of random times with the expected value `mean`. Their logarithms are normally distributed.
+    /// `like` is the correlation between the logarithms of consecutive times.
     fn series(random: &mut SplitMix, length: usize, mean: f64, like: f64) -> Vec<f64> {
         let mut state = 0.0;
         (0..length + 50)

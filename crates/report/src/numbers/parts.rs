@@ -18,7 +18,8 @@ pub(crate) struct PartChange {
     pub base: f64,
     #[serde(rename = "other_ns")]
     pub other: f64,
-    /// Mean number of this part in an iteration, in base and other; `None` if it is not counted.
+    /// Mean number of times that the part occurs in an iteration, in the base and in the other run; `None` if the part
+    /// is not counted.
     pub counts: Option<[f64; 2]>,
     /// The relative change of the time; `None` if one of the runs does not have the part.
     pub change: Option<Change>,

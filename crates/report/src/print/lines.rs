@@ -171,8 +171,8 @@ impl Lines {
     pub fn text_within(&mut self, text: &str, indent: usize, lines: usize) {
         match self.style.is_whole {
             true => self.text(text, indent),
-            // Lines break between words, so they may be shorter than the width. Cut the text to the characters of one
-            // line less than allowed, so that it still fits.
+            // Lines break between words, so they may be shorter than the width. Cut the text to as many characters as
+            // `lines - 1` full lines have, so that the folded text has at most `lines` lines.
             false => self.folded(
                 &short(text, (lines - 1) * (self.style.width - indent)),
                 indent,
@@ -289,7 +289,8 @@ impl Lines {
         }
     }
 
-    /// Returns the maximum number of rows of a table. `on_screen` is the maximum for a screen.
+    /// Returns the maximum number of rows of a table. `on_screen` is the default maximum for a screen and for a brief
+    /// report.
     pub fn rows(&self, on_screen: usize) -> usize {
         let all = if self.style.is_whole && !self.style.is_brief {
             usize::MAX
@@ -412,7 +413,8 @@ impl Lines {
         self.text
     }
 
-    /// Removes lines at the end until the text has at most `most` characters.
+    /// If the text has more than `most` characters, removes the lines at its end that are beyond this limit, and adds a
+    /// line with the number of lines that are left.
     fn cut_to(&mut self, most: usize) {
         let Some((end, _)) = self.text.char_indices().nth(most) else {
             return;
@@ -430,8 +432,8 @@ impl Lines {
 /// A number of lines that is larger than the number of lines of any text.
 const PLENTY: usize = usize::MAX / 4;
 
-/// Returns the index at which the last column of a line starts. If that index is beyond `most`,
-/// returns the end of the indentation.
+/// Returns the byte index at which the last column of a line starts. Columns are separated by two or more spaces. If
+/// that index is beyond `most`, returns the end of the line's indentation.
 fn text_starts(line: &str, most: usize) -> usize {
     let start = |at: usize| line.len() - line[at..].trim_start().len();
     let columns = line.rfind("  ").map(start).filter(|at| *at <= most);

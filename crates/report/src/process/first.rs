@@ -32,8 +32,7 @@ pub(crate) struct FirstPass {
     pub edges: Vec<WindowEdge>,
     /// The events at which windows with recorded kernels opened or closed.
     pub kernel_edges: Vec<WindowEdge>,
-    /// The windows that the flight recorder kept, which contain iterations from before a trigger. A window is given
-    /// by the number of its first iteration.
+    /// The windows whose iterations the flight recorder kept, each as the number of its first iteration.
     pub pasts: HashSet<u64>,
     pub gpu: GpuSpans,
     pub requests: Candidates,
@@ -41,8 +40,9 @@ pub(crate) struct FirstPass {
     pub layers: RawLayers,
     /// Processor time and page faults of the iteration's thread, by number of the iteration.
     pub used: HashMap<u32, Used>,
-    /// Histogram of the times of iterations that lie outside windows and before the last automatic window: index of the
-    /// bucket, and number of iterations. The buckets are the same as in the header's histogram.
+    /// Histogram of the times of iterations that lie outside windows and before the last automatic window, that is,
+    /// the last window that tllmprof opened by itself. Each entry is the index of a bucket and its number of
+    /// iterations. The buckets are those of the histogram in the record's header.
     pub outside: Vec<(u16, u64)>,
     pub left_out: u64,
 }
@@ -150,8 +150,8 @@ pub(crate) struct FirstResults {
     pub compiles: [bool; 256],
     /// The windows in which kernels were recorded.
     pub stretches: Vec<Window>,
-    /// Histogram of the times of iterations that lie outside windows and before the last automatic window: index of the
-    /// bucket, and number of iterations.
+    /// Histogram of the times of iterations that lie outside windows and before the last automatic window (see
+    /// [`FirstPass::outside`]).
     pub outside: Vec<(u16, u64)>,
     pub left_out: u64,
 }

@@ -15,7 +15,7 @@ use crate::process::state::State;
 const MAX_SLOWDOWN: f64 = 1.7;
 
 /// Maximum excess of the GPU's busy time over the GPU span (the time from the first GPU work of an iteration to its
-/// last), as a fraction of the time. Within this limit, the excess is a measurement error.
+/// last), as a fraction of the iterations' time. Within this limit, the excess is a measurement error.
 const BUSY_TOLERANCE: f64 = 0.01;
 
 /// The shares of time in which the GPUs of a process worked.
@@ -137,8 +137,8 @@ fn gpus(kernels: &Kernels, names: &[String]) -> Vec<GpuSum> {
     all.collect()
 }
 
-/// Returns the share of time in which the GPU is busy, computed from recorded kernels; `None` if
-/// too many kernels are missing.
+/// Returns the share of time in which the GPU is busy, computed from recorded kernels; `None` if the record has no
+/// times of kernels, if too many kernels are missing, or if the record is damaged.
 fn busy(sum: &Sum, kernels: &Kernels, state: State, cost: Option<f64>) -> Option<Busy> {
     let taken = kernels.window.as_ref()?;
     // A busy time of 0 means that the driver did not report when kernels ran, so the busy time is

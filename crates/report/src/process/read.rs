@@ -118,8 +118,8 @@ fn keep_slow(slowest: &mut Vec<Slow>, median: u64) {
     slowest.sort_by_key(|slow| Reverse((slow.busy(), slow.more)));
 }
 
-/// Sets the number of each CUDA call to the number of its events inside windows. This is needed for
-/// recordings of other profilers, which have no counters of calls.
+/// Raises the number of calls of each CUDA function inside windows to at least the number of their events. This is
+/// needed for recordings of other profilers, which have no counters of calls.
 fn count_calls(known: &mut FirstResults, counted: &SecondResults) {
     for row in &mut known.facts.calls {
         let count = counted.totals.calls[usize::from(row.row)].count;

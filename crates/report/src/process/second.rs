@@ -78,8 +78,8 @@ impl<'a> SecondPass<'a> {
         };
         let timeline = || Spans::new(iterations.iter().map(ends).collect());
         let layers = layers.finish().map(|raw| LayerTally::new(raw, timeline()));
-        // The launching calls of kernels are needed only for layers, and for the order of streams. Traces of other
-        // profilers do not have the streams of calls.
+        // The call that launched a kernel is needed only for layers and for the analysis of streams ([`StreamTally`]).
+        // Traces of other profilers do not contain the stream of a call, so their streams are not analyzed.
         let windows: Vec<_> = match (&layers, known.facts.origin.is_own()) {
             (None, false) => Vec::new(),
             _ => {
@@ -156,7 +156,8 @@ impl<'a> SecondPass<'a> {
         if let Some(layers) = &mut self.layers {
             layers.add_work(thread, &counted, self.kernels.counted(work));
         }
-        // A launch enqueues the kernel, whatever it is for.
+        // Launches and streams need the work as it was launched: a kernel that does a copy is a kernel in `work`, but a
+        // copy in `counted`.
         self.launches.add_work(work);
         self.streams.add_work(work);
         self.kernels.add_work(thread, &counted);

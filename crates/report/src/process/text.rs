@@ -81,7 +81,8 @@ pub(crate) fn notes(process: &Process, warnings: usize) -> Vec<String> {
     notes
 }
 
-/// Returns notes on the record as a whole, such as missing events.
+/// Returns notes on GPU times that could not be read, on the state of the record, and at most `warnings` of the
+/// warnings in the record.
 fn said_of_record(process: &Process, warnings: usize) -> Vec<String> {
     let mut notes = Vec::new();
     if process.record.gpu_lost > 0 {

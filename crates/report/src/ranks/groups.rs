@@ -99,9 +99,10 @@ impl<'a> Members<'a> {
     }
 
     /// Returns the group in which some processes run collectives together. The group is a communicator if all these
-    /// processes are in this communicator and in no other one. Otherwise, the group is a named group with exactly the
-    /// ranks of these processes. Returns `None` if the group is not known. `row` is the collectives' row in the table
-    /// of kernel names.
+    /// processes are in this communicator and in no other one. A communicator gets the name of a named group that has
+    /// the same size and contains all these processes, if there is one. Without a communicator, the group is a named
+    /// group with exactly the ranks of these processes. Returns `None` if the group is not known. `row` is the
+    /// collectives' row in the table of kernel names.
     pub(crate) fn name(&self, row: u8, places: &[usize]) -> Option<GroupName> {
         let facts = |place: usize| &self.processes[place].facts;
         let first = facts(*places.first()?);

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use crate::ranks::Rank;
 
-/// Returns a name for each process: its rank if all ranks are different, else its process ID. If
-/// the processes do not belong to one job, the name of the program is added.
+/// Returns a name for each process: its rank if all ranks are different, else its process ID. A single process is named
+/// by its rank only if the rank is known. If the processes do not belong to one job, the name of the program is added.
 pub(crate) fn names(processes: &[Rank<'_>]) -> Vec<String> {
     let is_alone = processes.len() == 1;
     let is_known = |one: &Rank<'_>| !is_alone || one.facts.known_rank().is_some();

@@ -1,5 +1,5 @@
 //! The report as JSON. The JSON schema, which `tllmprof report --schema` prints, is derived from the types of the
-//! analyses. `docs/report-json.md` and the types of the page's script are generated from that schema, so the doc
+//! analyses. `docs/report-json.md` and the types of the HTML page's script are generated from that schema, so the doc
 //! comments of these types are written for users. A number whose key does not end with `_ns` has its unit in `unit`.
 
 use std::io::{self, Write};

@@ -38,9 +38,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns a report on processes, which must be in the order of their ranks. A record that
-    /// contains only GPU metrics is not shown as a process; its samples are added to the processes
-    /// of the same machine, by time.
+    /// Returns a report on processes, which it sorts by rank and process ID. A record that contains only GPU metrics is
+    /// not shown as a process; its samples are added to the processes of the same machine, by time.
     #[must_use]
     pub fn new(processes: Vec<Process>) -> Self {
         let (measured, mut processes): (Vec<_>, Vec<_>) =

@@ -297,8 +297,8 @@ impl TableSizes {
                 .rev()
                 .find(|most| fits(*most, tables))
         };
-        // If the tables do not fit completely, the ledgers may take the room of table rows. Only if that is not
-        // enough, they may also take the room of other lines, such as headings.
+        // If not even one row of each table fits, the ledgers may take the room of all table rows and headings. Only if
+        // that is not enough, they may also take the room of all other lines.
         let alone = |beside: usize| {
             let fits =
                 |most: &usize| ledger::lines(&process.ledger, *most) + beside <= lines.left();

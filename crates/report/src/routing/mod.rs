@@ -145,8 +145,8 @@ fn mean_of(of: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| sum / f64::from(count))
 }
 
-/// Returns the number of GPUs among which the experts are divided: the number in the command line,
-/// or else the number of ranks; `None` if neither is known.
+/// Returns the number of GPUs among which the experts are divided: the number that options in the command line give, or
+/// else the number of ranks. A number below 2 is ignored. Returns `None` if no number is left.
 #[must_use]
 pub fn expert_gpus(command: &str, ranks: usize) -> Option<usize> {
     const EXPERT_OPTIONS: [&str; 5] = [

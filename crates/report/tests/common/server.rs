@@ -434,7 +434,7 @@ impl RecordWriter {
         self.put(0, start, truth.duration, range(own, iteration));
         self.put(0, start, truth.duration - 10, What::Function { name: step });
         self.put(0, start, truth.duration, What::Iteration { n, excluded });
-        // The GPU works on two streams, until the host's wait for the GPU ends.
+        // The GPU works on two streams. The work on the first stream ends when the host's wait for the GPU ends.
         let gpu = |stream| What::GpuSpan {
             device: 0,
             stream,

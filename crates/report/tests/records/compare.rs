@@ -447,8 +447,8 @@ fn the_slowest_rank_stands_for_all() {
     }
 }
 
-/// In one run several ranks share the work that one rank does in the other run. Then no figure shows which run is
-/// faster, so they are not compared.
+/// In one run several ranks share the work that one rank does in the other run. Then the times of iterations do not
+/// show which run is faster, so the runs are not compared.
 #[test]
 fn runs_of_more_and_fewer_ranks_are_not_compared() {
     let rank = |rank: u64| {

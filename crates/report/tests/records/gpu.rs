@@ -129,7 +129,7 @@ fn kernels_that_never_arrived_are_unknown_and_not_none() {
     assert!(text.contains(line), "{text}");
     assert!(!text.contains("busy 0"), "{text}");
     fits(&text, 44);
-    // If the record shows no GPU work at all, it is known that the number of kernels is 0.
+    // If the record shows no GPU work at all, nothing is missing, and the number of kernels is 0.
     let report = Report::new(vec![process("a", &without_gpu_spans(bytes))]);
     assert_eq!(json(&report)["processes"][0]["kernel_window"]["kernels"], 0);
 }

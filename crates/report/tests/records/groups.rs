@@ -44,8 +44,8 @@ fn group(text: String) -> (Info, String) {
     (Info::Group, text)
 }
 
-/// Returns entries for a record that put eight ranks into two groups of four. All communicators of a rank that have
-/// several ranks have the same four ranks.
+/// Returns entries for a record that put eight ranks into two groups of four. All of a rank's communicators with more
+/// than one rank consist of the same four ranks.
 fn halves(rank: u64) -> Vec<(Info, String)> {
     let half = rank / 4;
     vec![
@@ -172,8 +172,8 @@ fn in_several_communicators_times_decide_and_it_is_said() {
     let note = "rank 0, rank 1, rank 2, rank 3 and 4 more: in several communicators of NCCL; which one a kernel is of \
                 follows from its times alone";
     assert_eq!(notes(&all).notes, [note]);
-    // If communicators are not known, and groups do not run in step, the groups are found by their
-    // times.
+    // It is not known to which communicator a kernel belongs. But if the two groups do not run in step, the report
+    // finds them by the times of their collectives.
     let apart = report(&Job { group: 4, ..job });
     assert_eq!(found(&apart)[1], (String::new(), vec![4, 5, 6, 7]));
 }

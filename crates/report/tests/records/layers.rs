@@ -15,13 +15,13 @@ const KERNEL: u64 = 10_000;
 /// Length of the gap between two kernels, in nanoseconds.
 const GAP: u64 = 1_000;
 
-/// A model with four layers. Each module of a layer has two kernels. A graph with all kernels is
-/// replayed in each iteration.
+/// A model with four layers and a module `sample`. Each module has two kernels. A graph with all kernels is replayed
+/// in each iteration.
 struct Model {
     /// For each layer, the additional time of each kernel of its MLP, in nanoseconds.
     more: [u64; 4],
     attention: &'static str,
-    /// True if the scope (the module of the model) in which one node of the graph was captured is not known.
+    /// True if it is not known in which scope (module of the model) the two kernels of `sample` were captured.
     lost: bool,
 }
 
@@ -210,8 +210,8 @@ fn the_innermost_layers_that_got_slower_are_named() {
     assert!((relative - 0.0998).abs() < 1e-3, "{relative}");
     let [low, high] = [0, 1].map(|end| change["interval"][end].as_f64().unwrap());
     assert!(low < relative && relative < high && low > 0.09, "{change}");
-    // There are no rows for outer layers such as `model`, which would add nothing, and for the four
-    // single layers, which are all slower by the same amount.
+    // Outer layers such as `model` have no rows, because these would add nothing. The four single layers have no rows,
+    // because all of them are slower by the same amount.
     let names: Vec<_> = rows
         .iter()
         .map(|row| row["name"].as_str().unwrap())

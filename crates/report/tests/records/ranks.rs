@@ -176,8 +176,8 @@ fn clocks_of_hosts_are_aligned_by_the_ends_of_collectives() {
     assert_eq!(found.clocks.len(), 5);
     for (host, clock) in (0..).zip(&found.clocks) {
         let (offset, drift) = job.clock(host);
-        // The report gives the clock's offset for the middle of the record, where the drift has
-        // changed it.
+        // Because of the drift, a clock's offset changes during the record. The report gives the offset for the middle
+        // of the record.
         let middle = report.processes[clock.process].windows[0].iterations[100].start;
         let at = (middle as i64 - offset - 5_000 * MS as i64) as f64;
         let expected = offset + (at * drift / 1e6) as i64;
@@ -275,8 +275,8 @@ fn ranks_that_are_missing_leave_it_open_what_the_others_wait_for() {
         "{:?}",
         found.notes
     );
-    // The record of one rank is missing, but the times that the other ranks wait for each other are
-    // known.
+    // The record of rank 3 is missing again. But the other ranks are known to wait for rank 5, so the verdict is
+    // certain.
     let late = Job {
         plants: vec![plant(5, (0, 39), Cause::Gc, 3 * MS)],
         ..job

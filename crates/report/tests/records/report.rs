@@ -307,12 +307,11 @@ fn a_full_report_fits_a_screen() {
             assert!(words.contains(&**said), "{said}: {text}");
         }
     }
-    // If the output is not a screen, the text contains all rows, and no row is cut.
+    // If the text is not for a screen, it contains all rows, and no row is cut.
     let whole = report.styled(Style::whole());
     for n in 0..20 {
         let name = format!("a_function_with_a_long_name_{n}").repeat(3);
-        // A function, a range and a note of the record have this name, so it occurs at least three
-        // times.
+        // A function, a range and a warning in the record have this name, so it occurs at least three times.
         assert!(whole.matches(&name).count() >= 3, "{name}: {whole}");
     }
     for said in [
@@ -327,8 +326,8 @@ fn a_full_report_fits_a_screen() {
     assert!(!whole.contains('…') && !whole.contains(" more)"), "{whole}");
 }
 
-/// In this test the process was killed while its window was open, and its record lacks all other
-/// data.
+/// In this test the process was killed while its window was open. Its record has only iterations, a warning, and
+/// counts of data that were lost.
 #[test]
 fn what_is_missing_is_said() {
     let mut builder = Builder::new(7, ClockKind::Monotonic);

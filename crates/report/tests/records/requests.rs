@@ -13,7 +13,7 @@ const WAIT: u8 = 1;
 const MAIN: u32 = 10;
 const OTHER: u32 = 11;
 
-/// The kind of activity in which the loop waits for requests in iteration 7.
+/// The activity of the thread while it waits for requests in iteration 7: a CUDA call, or a marked function.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Idle {
     Call,
@@ -145,8 +145,8 @@ fn it_is_apart_from_work() {
         assert_eq!(ns(gpu, "idle: waiting for requests"), 25 * MS);
         let yes = json["findings"].as_array().unwrap().iter();
         let yes: Vec<_> = yes.filter(|finding| finding["verdict"] == "yes").collect();
-        // If waits for requests are not counted, the GPU waits for the host's code for a fifth of
-        // the time.
+        // In the time that remains without the waits for requests, the GPU waits for the host's code for about a
+        // fifth.
         let [code, note] = yes[..] else {
             panic!("{yes:?}")
         };

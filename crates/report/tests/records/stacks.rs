@@ -30,7 +30,7 @@ const LAUNCHES: u64 = MS;
 struct SampleContents {
     taken: Taken,
     state: ThreadState,
-    /// The ID of the innermost frame, which is one of [`SampledLoop::frames`].
+    /// The ID of the innermost frame (see [`SampledLoop::frames`]); 0 if there is none.
     frame: u32,
 }
 
@@ -202,7 +202,7 @@ fn code_is_divided_by_the_functions_that_ran() {
     made.sample(LONG + 5, MAIN + 1, python(SAMPLE));
     made.sample(LONG / 2, MAIN, python(SAMPLE));
     let process = made.process();
-    // Code takes 79 % of the time. The samples divide that time into 70 %, 20 % and 10 %.
+    // The code before the launches takes 79 % of the time. The samples divide this time into 70 %, 20 % and 10 %.
     let expected = [
         ("Python: Scheduler.schedule (sched.py:211)", 0.553),
         ("waiting for the GPU: cuStreamSynchronize", 0.2),
@@ -335,8 +335,8 @@ fn rejected_samples_divide_nothing_and_are_counted() {
     assert!(text.lines().any(|other| other.starts_with(line)), "{text}");
 }
 
-/// 1000 samples per second were requested, but the timer of the operating system's kernel ticks at
-/// 250 Hz, which limits the rate.
+/// 1000 samples per second were requested. Native stacks were sampled at only 250 Hz, because the timer of the
+/// operating system's kernel ticks at this rate.
 #[test]
 fn the_rate_is_reported_that_was_achieved() {
     let mut made = SampledLoop::new();
@@ -409,8 +409,8 @@ fn off_the_processor_and_native_code_have_rows_of_their_own() {
     assert!((found.loss.unwrap() - 0.632).abs() < 1e-3, "{found:?}");
 }
 
-/// In this test the thread sleeps in one of two functions for half of the time in code, and the
-/// operating system counted the same amount of sleep.
+/// In half of the samples of the code, the thread sleeps in one of two system calls. For each of these samples, the
+/// record has the system call and the native frame that made it.
 #[test]
 fn sleeps_are_named_by_their_functions_and_native_stacks_divide_what_ran() {
     let mut made = SampledLoop::new();
@@ -473,8 +473,8 @@ fn sleeps_are_named_by_their_functions_and_native_stacks_divide_what_ran() {
     assert!((blocked - 0.395).abs() < 1e-3, "{blocked}");
 }
 
-/// The record comes from a library that samples only native stacks, and no native stack is sampled
-/// while a thread sleeps.
+/// The record has only samples of native stacks, and no native stack is sampled while a thread sleeps. The operating
+/// system's kernel reports how long the thread ran.
 #[test]
 fn without_samples_of_sleeps_native_stacks_divide_what_the_kernel_says_ran() {
     let mut made = SampledLoop::new();
@@ -542,8 +542,8 @@ fn native_functions_have_their_names_where_the_files_are_here() {
     };
     let shown: String = name.chars().take(256).collect();
     assert_eq!(label(boot.trim()), shown);
-    // The record was made on another machine, where a file of the same name may be different. So
-    // the function is not looked up.
+    // This record is from another boot, that is, perhaps from another machine, on which a file of the same name may be
+    // different. So the function is not looked up.
     let elsewhere = label("another-boot");
     assert!(elsewhere.contains("+0x"), "{elsewhere}");
 }

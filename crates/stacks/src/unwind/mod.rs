@@ -42,7 +42,8 @@ pub(crate) struct Registers {
     pub frame_pointer: Option<usize>,
 }
 
-/// The place of the return address of a function of the C library that starts a process, during its system call.
+/// Says where the return address is while a thread is in a function of the C library that starts a process, in the
+/// system call of this function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ProcessStart {
     /// The return address is at the stack pointer.
@@ -95,9 +96,9 @@ impl Unwinder {
         self.walk(modules, registers, MAX_FRAMES, frames);
     }
 
-    /// Returns the registers of the caller of a function of the C library that starts a process. The table for
-    /// unwinding says that such a function has no caller, because the new process or thread has none. The function keeps
-    /// nothing on the stack.
+    /// Returns the registers of the caller of a function of the C library that starts a process. The unwind table
+    /// says that such a function has no caller, because the new process or thread has none. The function saves
+    /// nothing on the stack, so its return address is where `start` says.
     fn caller_of_clone(&mut self, registers: Registers, start: ProcessStart) -> Option<Registers> {
         if cfg!(not(target_arch = "x86_64")) {
             return None; // the return address is in a register
@@ -229,9 +230,9 @@ impl Walk<'_> {
         })
     }
 
-    /// Finds the frame pointer of the running function by searching the stack for its return address. Prefers an
-    /// address right after a direct call of this function. If there is none, takes the first address after an
-    /// indirect call with which the stack can be unwound further.
+    /// Finds the frame pointer of the function that the walk has reached, by searching the stack for its return
+    /// address. Prefers an address right after a direct call of this function. If there is none, takes the first
+    /// address after an indirect call with which the stack can be unwound further.
     fn find_frame(&mut self, function: usize, rule: UnwindRule) -> Option<usize> {
         let from = self.registers.stack_pointer;
         let mut indirect = Vec::new();

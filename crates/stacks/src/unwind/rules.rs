@@ -1,4 +1,4 @@
-//! Finds the caller of a code address with its module's table for unwinding (`.eh_frame`).
+//! Finds the caller of the function at a code address with the unwind table of the module (`.eh_frame`).
 
 use core::hash::BuildHasherDefault;
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ use super::Modules;
 
 /// The most code addresses whose unwind data is stored in the table.
 const MAX_ADDRESSES: usize = 1 << 12;
-/// Size of the longest entry of `.eh_frame` that is read, in bytes.
+/// The size in bytes from which an entry of `.eh_frame` is not read.
 const MAX_ENTRY_BYTES: usize = 1 << 16;
 
 #[cfg(target_arch = "x86_64")]
@@ -92,8 +92,9 @@ pub(crate) enum Cfa {
 }
 
 impl Cfa {
-    /// Returns true if the rule computes the caller's stack pointer from the frame pointer that the function sets up.
-    /// In such a function, the return address is next to the word to which the frame pointer points.
+    /// Returns true if the caller's stack pointer is at a fixed distance from the function's frame pointer. The return
+    /// address is then at a fixed distance, too, so the frame pointer can be computed from the place of the return
+    /// address ([`UnwindRule::frame_pointer_of`]).
     pub(crate) const fn needs_frame_pointer(self) -> bool {
         matches!(self, Self::Frame(_))
     }
@@ -185,9 +186,9 @@ fn cfa(rule: &CfaRule<usize>, section: &EhFrame<Slice<'_>>) -> Option<Cfa> {
 }
 
 /// Evaluates an expression of the form "frame pointer plus distance", and returns the distance. If `lies_there` is
-/// true, the expression must then read the word at that address. Compilers write these two forms in functions that
-/// align their stack. Other forms are not supported, because compilers do not write them for code in which a thread can
-/// sleep.
+/// true, the expression must then read the word at the address that this sum gives. Compilers write these two forms in
+/// functions that align their stack. Other forms are not supported, because compilers do not write them for code in
+/// which a thread can sleep.
 fn from_frame_pointer(
     expression: UnwindExpression<usize>,
     section: &EhFrame<Slice<'_>>,

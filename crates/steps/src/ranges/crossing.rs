@@ -95,8 +95,8 @@ impl Crossing {
             domain: place.domain.load(Ordering::Relaxed),
             name: place.name.load(Ordering::Relaxed),
         };
-        // Between the search and the exchange, another thread may have reused this entry for another range. Then the
-        // entry stays in use.
+        // After this thread compared the id and before it set the state, another thread may have reused this entry for
+        // another range. Then the entry stays in use.
         let state = if is_it { FREE } else { USED };
         place.state.store(state, Ordering::Release);
         is_it.then_some(begun)

@@ -17,8 +17,8 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 /// in the set.
 pub struct Handles {
     /// The table, whose size is a power of two; none before the first handle is added. A table that got too
-    /// small is not freed, because another thread may still be reading it. All earlier tables together are as
-    /// large as the current one.
+    /// small is not freed, because another thread may still be reading it. If handles are only added, all earlier
+    /// tables together are smaller than the current one.
     table: Published<Vec<AtomicUsize>>,
     used: Lock<Used>,
 }

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use tllmprof_sync::Published;
 use tllmprof_sync::hash::spread;
 
-/// The largest distance, in entries, between a handle's entry and the one that its hash selects.
+/// The number of successive entries in which a handle may be stored. The first is the entry that its hash selects.
 const REACH: usize = 32;
 
 struct KnownHandle<T: 'static> {

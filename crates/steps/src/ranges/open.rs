@@ -72,7 +72,7 @@ impl OpenRanges {
     }
 
     /// Removes and returns the latest range on the stack of an NVTX domain, because the program has popped
-    /// it. Returns `None` if the range began before the window.
+    /// it. Returns `None` if the range began before the window, or if the thread had more than `MAX_OPEN` open ranges.
     #[inline]
     pub fn pop(&mut self, stack: usize) -> Option<Begun> {
         let used = self.used as usize;

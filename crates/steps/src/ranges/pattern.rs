@@ -1,8 +1,8 @@
 //! Matches the name of an NVTX range against the regular expression in the step rule.
 //!
-//! The match runs for each range that the program opens, so it uses a table of states that is built in advance. The
-//! table needs no allocation and no lock, and only one or two loads per byte. The regex crate's own engine takes a lock
-//! and may allocate. It is used only for an expression with too many states for a table.
+//! The match runs for each range that the program opens, so it uses a table of states that is built in advance. A match
+//! with the table allocates nothing, takes no lock, and needs only one or two loads per byte. The regex crate's own
+//! engine takes a lock and may allocate. It is used only for an expression with too many states for a table.
 
 use regex::bytes::Regex;
 use regex_automata::dfa::{Automaton, StartKind, dense};
@@ -13,7 +13,7 @@ use regex_automata::{Anchored, MatchKind, util::start};
 
 /// The largest size in bytes of a table of states; a larger one is not built.
 const LARGEST_TABLE: usize = 2 << 20;
-/// The number of bytes of a name that are matched if the expression has no table of states.
+/// The largest number of bytes of a name that are examined if the expression has no table of states.
 const LONGEST: usize = 1024;
 
 /// A compiled regular expression.

@@ -43,7 +43,7 @@ impl SeenName {
         &self.text[..self.length.into()]
     }
 
-    /// Returns true if the two names differ only in digits.
+    /// Returns true if the two names differ only in digits, and `elsewhere` is the same for both.
     fn is_like(&self, other: &Self) -> bool {
         fn words(name: &SeenName) -> impl Iterator<Item = &u8> {
             name.text().iter().filter(|byte| !byte.is_ascii_digit())

@@ -68,8 +68,8 @@ pub struct RuleComparison {
     what: Counted,
     /// The number of calls of the engine's function when the comparison began.
     from: u64,
-    /// The number of recurrences of the pattern since the learner (which searches the calls for a pattern) became sure
-    /// of the pattern.
+    /// The number of recurrences of the pattern while the learner (which searches the calls for a pattern) was sure of
+    /// the pattern.
     learnt: u64,
     /// The counts at the time when the learner (which searches the calls for a pattern) became sure of the pattern.
     /// `block` has the counts at the end of the latest block.

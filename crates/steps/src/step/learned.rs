@@ -10,8 +10,8 @@ use super::counted::Counted;
 use super::threads::{Slot, UNLIMITED};
 use tllmprof_sync::Guard;
 
-/// The number of iterations before a window opens or closes in which each iteration has to be found at the exact call
-/// where it begins.
+/// If a window opens or closes within this number of iterations, each iteration has to be found at the exact call where
+/// it begins.
 const NEAR: u64 = 2;
 
 /// An iteration that begins, and a flag for the certainty of the learner (which searches the calls for a pattern).
@@ -73,7 +73,7 @@ pub struct Learned {
     /// count.
     only_observes: bool,
     /// The calls that the learner asked to examine when the limits of the threads' counters were last set. A thread
-    /// reports a call only if its counter has reached the limit.
+    /// reports a call only if its counter has exceeded the limit.
     asked: EndingCalls,
     launches_asked: Option<[u32; 2]>,
     launches: Launches,
@@ -358,8 +358,8 @@ impl Learned {
         self.memory.learner.inner()
     }
 
-    /// Lets the threads run without reporting their calls until `iteration` begins. `None` means that no particular
-    /// iteration has to be found from now on.
+    /// Lets the threads run without reporting each call until shortly before `iteration` begins. `None` means that no
+    /// particular iteration has to be found from now on.
     pub fn run_to(&mut self, slots: &[&Slot], iteration: Option<u64>) {
         let near = iteration.is_some_and(|next| self.is_near(next));
         if near != self.near || self.is_stale {

@@ -302,7 +302,7 @@ impl Counter {
     }
 
     /// Called at a stream capture. Returns true if the program launches graphs between its captures, so that
-    /// captures are part of its work.
+    /// captures are part of its work. Returns false if the rule is not learnt.
     fn captures_at_work(&mut self) -> bool {
         let StepRule::Learned(learned) = &self.rule else {
             return false;
@@ -328,8 +328,8 @@ impl Counter {
         }
     }
 
-    /// Lets the threads run without reporting their calls until `iteration` begins. `None` means that no particular
-    /// iteration has to be found from now on.
+    /// Lets the threads run without reporting each call until shortly before `iteration` begins. `None` means that no
+    /// particular iteration has to be found from now on.
     pub fn run_to(&mut self, slots: &[&Slot], iteration: Option<u64>) {
         match (&mut self.rule, iteration) {
             (StepRule::Calls(ledger), None) => ledger.hand_out(slots, None),
@@ -342,8 +342,9 @@ impl Counter {
         }
     }
 
-    /// Returns the calls at which a window may soon open or close. `iterations` is the number of iterations until then.
-    /// If there are many, no calls are returned.
+    /// Returns the calls at which a window may soon open or close. `iterations` is the number of iterations until the
+    /// next window opens or closes. Returns no calls if this number is greater than 64, or if the threads may still
+    /// count many calls by themselves.
     pub fn close_calls(&self, iterations: u64) -> CallSet {
         const CLOSE: u64 = 64;
         match &self.rule {
@@ -399,7 +400,8 @@ impl Counter {
         }
     }
 
-    /// Returns the state of the learner, which finds the rule in the calls; `None` if the settings give the rule.
+    /// Returns the state of the learner, which finds the rule in the calls; `None` if the settings give the rule, or if
+    /// an engine's step function is counted.
     pub fn learnt(&self) -> Option<Learnt> {
         match &self.rule {
             StepRule::Calls(_) => None,
@@ -407,7 +409,8 @@ impl Counter {
         }
     }
 
-    /// Returns the learnt rule; `None` if no rule has been learnt, or if the settings give the rule.
+    /// Returns the learnt rule; `None` if no rule has been learnt, if the settings give the rule, or if an engine's
+    /// step function is counted.
     pub fn learnt_rule(&self) -> Option<tllmprof_learn::LearnedRule> {
         match &self.rule {
             StepRule::Calls(_) => None,

@@ -14,7 +14,8 @@ use super::counted::{Counted, ROWS};
 use super::open::OpenRanges;
 use super::polls::{CallsMade, Polls};
 
-/// The limit of a cell (call counter) at which the thread never has to ask: no count exceeds it.
+/// The limit of a cell (call counter) whose thread never has to ask whether a call begins an iteration: no count
+/// exceeds this limit.
 pub const UNLIMITED: u64 = u64::MAX;
 
 /// The number of calls of one kind that a thread has made, and the limit up to which the thread may make such

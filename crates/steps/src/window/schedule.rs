@@ -107,8 +107,8 @@ impl Schedule {
         self.held = true;
     }
 
-    /// Makes windows consist only of iterations that count (see [`Schedule::counts`]). A window opens with
-    /// the first iteration that counts.
+    /// Makes each window last until it has the requested number of iterations that count (see [`Schedule::counts`]). A
+    /// window opens with the first iteration that counts.
     #[must_use]
     pub fn of_some(self) -> Self {
         Self {

@@ -66,7 +66,7 @@ fn a_window_opens_at_its_first_and_closes_after_its_last() {
     );
 }
 
-/// Runs iterations up to `until`. The windows consist only of iterations for which `counts` returns true.
+/// Runs the iterations before `until`. Only iterations for which `counts` returns true count for the length of windows.
 /// Returns the schedule.
 fn of_some(windows: &[IterationRange], until: u64, counts: impl Fn(u64) -> bool) -> Schedule {
     let mut schedule = Schedule::new(windows).of_some();
@@ -86,7 +86,7 @@ fn a_window_of_some_iterations_opens_with_one_and_lasts_for_as_many_as_were_aske
         captured.map(|taken| (taken.asked, taken.window)).collect()
     };
     let asked = window(5, 7);
-    // Only iterations that are multiples of 3 count, so the window contains 6, 9 and 12.
+    // Only multiples of 3 count. Three iterations were requested, so the window lasts until 6, 9 and 12 have run.
     let thirds = of_some(&[asked], 40, |n| n % 3 == 0);
     assert_eq!(windows(&thirds), [(asked, window(6, 12))]);
     let all = of_some(&[asked], 40, |_| true);

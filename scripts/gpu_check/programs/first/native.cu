@@ -1,6 +1,6 @@
-// native NAME: small loops like those of an inference server. Each NAME is slow for one reason, or for none (programs.txt).
-// The last line of output is JSON with the process ID and the time when each step began. The program contains no code for a
-// profiler.
+// native NAME: small loops like those of an inference server. Each NAME is slow for one reason, or for none
+// (programs.txt). The last line of output is JSON with the process ID and the time when each step began. The program
+// contains no code for a profiler.
 #include <cuda_runtime.h>
 #include <nvrtc.h>
 

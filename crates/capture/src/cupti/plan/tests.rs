@@ -210,8 +210,8 @@ fn a_window_that_opens_before_cupti_could_go_takes_it_as_it_is() {
     let (plan, action) = plan.next(begins(7, Where::In));
     assert_eq!(action, Action::Attach);
     assert_eq!(plan.next(Attached { until: 8 }).0, Taking { until: 8 });
-    // If the new window closes before any of its iterations begins, CUPTI is detached, as was planned before the
-    // window opened.
+    // If the new window closes before CUPTI is attached for it, the detachment that was pending before the window
+    // opened is still pending.
     let (plan, action) = plan.next(Closes { over: 7 });
     assert_eq!((plan.is_leaving(), action), (true, SayCaptured));
 }

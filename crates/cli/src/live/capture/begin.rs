@@ -42,7 +42,7 @@ pub(crate) struct BegunProcesses {
 /// A process that this command asks to open a window (a range of iterations to capture).
 struct CaptureCandidate {
     process: ListeningProcess,
-    /// True if the process has ended since this command asked it to open a window.
+    /// True if the process has ended since this command connected to it.
     is_gone: bool,
 }
 
@@ -143,8 +143,9 @@ pub(super) fn begin(
         is_gone: false,
     };
     let mut candidates: Vec<_> = processes.into_iter().map(candidate).collect();
-    // If another window is open and blocks the new window, this is the first iteration after the other window. The
-    // new window begins there at the earliest. `None` if no window blocks, or if the user did not give `--wait`.
+    // If another window is open and blocks the new window, this is the first iteration after the other window. The new
+    // window begins with this iteration at the earliest. `None` if no window blocks, or if the user did not give
+    // `--wait`.
     let mut behind = None;
     for attempt in 1..=TRIES {
         let samples = samples(&mut candidates)?;
@@ -159,8 +160,9 @@ pub(super) fn begin(
         let is_accepted = |answer: &io::Result<_>| {
             matches!(answer, Ok(None | Some(ControlEvent::Accepted { .. })))
         };
-        // A process that is not in lockstep (in the same step as the others) may open its window at once. So these
-        // processes are asked only after all processes in lockstep have accepted.
+        // A process that is not in lockstep (in the same step as the others) may open its window at once, and
+        // iterations that it captures then stay in its record. So these processes are asked only after all processes in
+        // lockstep have accepted.
         if answers.iter().all(|(_, answer)| is_accepted(answer)) {
             answers.extend(ask(&mut candidates, &plan, false, &wanted.request(behind)));
         }
@@ -288,7 +290,7 @@ mod tests {
     }
 
     /// Simulates a process that has made some steps and makes no more. The simulated process calls `answer` for each
-    /// request for a window (a range of captured iterations), sends the result, and ends once `answer` returns `None`.
+    /// request except status requests, sends the result, and ends once `answer` returns `None`.
     fn process_after(
         iterations: u64,
         pid: u64,

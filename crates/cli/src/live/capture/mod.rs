@@ -306,7 +306,8 @@ pub(crate) fn interrupts() -> Result<Arc<AtomicUsize>> {
 }
 
 impl CaptureRequest {
-    /// Returns the options for a capture of `steps` steps. All other options have their defaults.
+    /// Returns the options for a capture of `steps` steps with the time limit `wait` (`--wait`). All other options have
+    /// their defaults.
     pub(crate) fn from_steps(steps: u64, wait: Option<Duration>) -> Self {
         Self {
             steps: Some(steps),

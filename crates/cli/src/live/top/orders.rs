@@ -50,12 +50,14 @@ pub(crate) struct Captured {
     pub iterations: u64,
     /// Number of iterations in the window whose GPU time is known.
     pub timed: u64,
-    /// Time of waits for the GPU, as a share of the iterations' time. `None` if these waits were not recorded.
+    /// Time of waits for the GPU, as a share of the iterations' time. `None` if there were no waits, or if they were
+    /// not recorded.
     pub waits: Option<f64>,
-    /// Time of Python's garbage collections, as a share of the iterations' time. `None` if collections were not
-    /// recorded.
+    /// Time of Python's garbage collections, as a share of the iterations' time. `None` if there were none, or if they
+    /// were not recorded.
     pub collections: Option<f64>,
-    /// Time of waits for the GIL, as a share of the iterations' time. `None` if these waits were not recorded.
+    /// Time of waits for the GIL, as a share of the iterations' time. `None` if there were no waits, or if they were
+    /// not recorded.
     pub gil: Option<f64>,
     /// Mean number of requests and mean number of tokens in a batch. `None` if batches were not recorded.
     pub batch: Option<(f64, f64)>,

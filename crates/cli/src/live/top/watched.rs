@@ -28,11 +28,12 @@ pub(super) struct ProcessRow {
     pub status: Status,
     /// Iterations of the process per second. `None` if too few samples were taken.
     pub rate: Option<f64>,
-    /// Median duration of the latest iterations outside windows (captured ranges), in nanoseconds. If there are no
-    /// such iterations, the median of all iterations outside windows since the process started. `None` if it is not
-    /// known.
+    /// Median duration of the latest iterations outside windows (captured ranges), in nanoseconds. If the record has no
+    /// such iterations, the median that the process itself reports, or otherwise the median of all iterations outside
+    /// windows since the process started. `None` if it is not known.
     pub p50: Option<u64>,
-    /// The 99th percentile of the same iteration times as for `p50`, in nanoseconds.
+    /// The 99th percentile of the durations of the latest iterations outside windows, in nanoseconds. If these are too
+    /// few, that of all iterations outside windows since the process started. `None` if it is not known.
     pub p99: Option<u64>,
     /// Number of calls that waited for the GPU, per second. `None` if it is not known.
     pub waits: Option<f64>,
@@ -124,7 +125,8 @@ impl Look {
 }
 
 impl One {
-    /// Reads the answers of the process that have arrived. Returns true if the process still exists.
+    /// Reads the answers that the process still owes, until one does not arrive within the connection's read timeout.
+    /// Returns true if the process still exists.
     fn hear(&mut self) -> bool {
         while self.owes > 0 {
             match self.process.connection.next() {

@@ -66,7 +66,7 @@ impl TrampolinePages {
         Ok(at..end)
     }
 
-    /// Makes the code executable.
+    /// Copies the code into the pages and makes them executable.
     ///
     /// # Errors
     /// Returns an error if the system does not allow executable memory.

@@ -82,8 +82,8 @@ pub(crate) struct Engine {
     pub pauses: bool,
     /// If this number is N, GPU times are recorded in the first of every N consecutive blocks of eight iterations.
     pub timed: u64,
-    /// True if the scopes of kernels (the modules of the model that launched them) are recorded. Even then, the scope of
-    /// one kernel of the simulated CUDA graph is unknown.
+    /// True if the scopes of kernels (the modules of the model that launched them) are recorded. Even then, the scope
+    /// of one kernel of the simulated CUDA graph is unknown.
     pub scopes: bool,
 }
 

@@ -136,7 +136,8 @@ impl RecordWriter {
         }
     }
 
-    /// Writes the nodes of a graph, and the executable graph that was made from it.
+    /// Writes that the first node of a graph was captured in the scope [`SAMPLE`]. Also writes the executable graph
+    /// that was made from this graph.
     pub(crate) fn graph(&mut self, at: u64) {
         let nodes = What::GraphNodes {
             graph: 1,

@@ -192,7 +192,7 @@ export class TimelineView {
         return colours.filter(([colour]) => seen.has(colour));
     }
 
-    // The methods below move the visible part.
+    // The methods below move the visible part of the timeline.
 
     private go(from: number, to: number) {
         const [start, until] = this.bounds();

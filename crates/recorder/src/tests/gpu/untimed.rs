@@ -59,8 +59,9 @@ fn threads_that_take_turns_in_iterations_that_are_not_timed_do_not_make_a_stream
     });
     let is_later = |span: &&Recorded| matches!(span.what, What::GpuSpan { iteration: 50, .. });
     let later = spans.iter().filter(is_later).map(|span| span.cut);
-    // The last launch of iteration 50 is predicted from the latest iteration that was measured before it, so its span
-    // is not cut.
+    // The last launch of iteration 50 is predicted from the latest iteration that was measured before it. So the span's
+    // end event is recorded right after that launch. The span is not cut, that is, no work outside the span ran before
+    // its end event.
     assert_eq!(later.collect::<Vec<_>>(), [false]);
     assert_eq!(spans.len(), 2);
 }
@@ -139,8 +140,8 @@ fn what_another_thread_launches_late_is_not_timed_as_the_next_iteration_is() {
         assert!(!is_taken(5));
         begin_iteration(6);
         take(6);
-        // For a thread that still works on iteration 5, the iteration must not count as measured, although iteration 6,
-        // which another thread has begun, is measured.
+        // Iteration 5 was not measured. It must still count as not measured for a thread that works on it, although
+        // another thread has begun iteration 6, which is measured.
         assert!(is_taken(6) && !is_taken(5));
     });
 }

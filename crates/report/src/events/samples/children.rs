@@ -1,4 +1,5 @@
-//! Waits for the end of a child process, which are named by the program that it runs.
+//! Adds names of programs to waits for the end of a child process: the names of the programs that the child processes
+//! run.
 
 use std::collections::HashMap;
 
@@ -9,13 +10,14 @@ use super::sleep::{Sleep, SleepKind};
 use super::{StackSample, by_frequency};
 use crate::events::facts::name;
 
-/// Minimum share of a program in the samples of the waits in a function, as a fraction, for it to be named.
+/// Minimum share of a wait's samples, as a fraction, at which a program must be found for the program to be named.
 const MIN_SHARE: f64 = 0.25;
-/// Maximum number of programs that are named.
+/// Maximum number of programs that are named for one wait.
 const MAX_NAMES: usize = 2;
 
-/// Adds the programs for whose end threads wait to the causes of these waits. A program is counted at a sample if it was
-/// observed there, and if no process was that it has started, such as a shell's command.
+/// Adds the names of the awaited programs to the causes of waits for child processes. At each sample of such a wait,
+/// only the last awaited process in `meanwhile` counts. A process comes after the process that started it, so a command
+/// counts, and not the shell that waits for the command.
 pub(super) fn name_waits(
     samples: &[StackSample],
     meanwhile: &HashMap<u64, Vec<Meanwhile>>,
@@ -95,7 +97,8 @@ mod tests {
     const CAT: u32 = 2;
     const GZIP: u32 = 3;
 
-    /// Returns the causes of a wait for a child process and of another one. `at` returns the observed tasks of a sample.
+    /// Returns the causes of two sleeps: a wait for a child process, and a sleep of another kind. `at` returns the
+    /// observed tasks of a sample.
     fn named(at: impl Fn(u64) -> Vec<Meanwhile>) -> [String; 2] {
         let mut strings = Strings::default();
         for (id, name) in [(SHELL, "sh"), (CAT, "cat"), (GZIP, "gzip")] {
@@ -114,7 +117,8 @@ mod tests {
     #[test]
     fn a_wait_is_for_the_program_that_a_shell_runs() {
         let blocked = "blocked in convert: system".to_owned();
-        // The shell has not yet started its command at the first sample. Another process runs all the time.
+        // The shell has not yet started its command at the first sample. The process `cat`, for which no thread waits,
+        // runs all the time.
         let found = named(|time| match time {
             0 => vec![child(SHELL, true), child(CAT, false)],
             _ => vec![child(SHELL, true), child(GZIP, true), child(CAT, false)],

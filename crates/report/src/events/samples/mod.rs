@@ -58,7 +58,7 @@ pub struct StackSample {
     pub sleep: Option<u32>,
 }
 
-/// The state of a thread at the time of a sample. A function is an index in [`Frames::functions`].
+/// The state of a thread at the time of a sample. A function is given by its index in [`Frames::functions`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum SampledState {
     Python(u32),
@@ -115,7 +115,7 @@ pub(crate) struct RawStacks {
 }
 
 impl RawStacks {
-    /// Adds an event, if it is part of a sample of a stack.
+    /// Adds an event, if it is part of a sample of a stack, or if it counts a host function that was enqueued.
     pub(crate) fn take(&mut self, clock: &Clock, event: &Event) {
         match event.what {
             What::Frame { id, parent, name } => {
@@ -235,9 +235,9 @@ impl RawStacks {
     }
 }
 
-/// Returns the labels of the program's host functions, the one that was enqueued most often first. A function of the CUDA
-/// runtime is left out: it calls one of the program that is not known. So are functions without a name, and code that is
-/// in no module.
+/// Returns the labels of the host functions that the program enqueued in streams, the most frequent first. Functions of
+/// the CUDA runtime are left out, because each of them calls a function of the program that is not known. Functions
+/// without a name and code that is in no module are left out, too.
 fn host_functions(
     counts: &HashMap<StringId, u64>,
     facts: &Facts,
@@ -271,7 +271,7 @@ fn by_frequency(counts: HashMap<String, u64>) -> Vec<(String, u64)> {
 pub struct Sampled {
     pub samples: Vec<StackSample>,
     pub frames: Frames,
-    /// The program's functions that it has enqueued in streams, the most frequent first.
+    /// The labels of the host functions that the program enqueued in streams, the most frequent first.
     pub host_functions: Vec<String>,
 }
 

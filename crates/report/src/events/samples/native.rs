@@ -127,8 +127,8 @@ fn origin(module: &str) -> Origin {
     row.map_or(Origin::Program, |(origin, _)| *origin)
 }
 
-/// Returns true if a function belongs to the standard library of a language. The function's name decides this,
-/// because parts of such libraries are compiled into other modules.
+/// Returns true if a function belongs to the standard library of a language, or to a similar base library (Abseil,
+/// parking_lot). The function's name decides this, because parts of such libraries are compiled into other modules.
 fn is_of_language(name: &str) -> bool {
     const PREFIXES: [&str; 7] = [
         "absl::",

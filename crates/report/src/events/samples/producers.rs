@@ -20,9 +20,9 @@ use crate::events::facts::{Facts, name};
 /// Minimum share of a wait's samples, as a fraction, in which a task must be at work for the wait to count as a wait
 /// for this task.
 const MIN_AT_WORK: f64 = 0.5;
-/// Minimum share of the samples of all waits in the same function, as a fraction, in which a task must be at work for any
-/// of these waits to count as a wait for this task. A task that is at work only in short bursts has nothing to do with
-/// the waits.
+/// Minimum share of the samples of all waits in the same function, as a fraction, in which a task must be at work for
+/// any of these waits to count as a wait for this task. A task that is at work only in short bursts has nothing to do
+/// with the waits.
 const MIN_AT_WORK_IN_ALL: f64 = 0.25;
 /// Minimum number of waits of a thread (`MIN_WAITS`), and minimum number of samples in these waits without the first
 /// sample of each wait (`MIN_INSIDE`). With fewer, a sleeping task does not count as the cause of the waits.
@@ -40,7 +40,8 @@ const MAX_APART_NS: u64 = 5_000_000;
 /// Minimum share of a task's stacks, as a fraction, that must contain a function for the report to name the function.
 const MIN_IN_FUNCTION: f64 = 0.5;
 
-/// End of the text for the cause of a wait if only the system call is known, but no function.
+/// End of the text for the cause of a wait in the system call `futex`, if the function that made the system call is not
+/// known.
 const UNNAMED_WAIT: &str = ": futex";
 
 /// The state of another thread or a child process at the time when a waiting thread was sampled.
@@ -459,8 +460,8 @@ impl Produced {
         }
     }
 
-    /// Returns words for the activity of the task `key` in these waits, such as `busy in FUNCTION`, and the location of
-    /// the function.
+    /// Returns words for the activity of the task `key` in the waits in `self`, such as `busy in FUNCTION`, and the
+    /// location of the function.
     fn does(
         &self,
         key: &TaskKey,
@@ -488,8 +489,8 @@ impl Produced {
         }
     }
 
-    /// Returns the innermost function of the program in which the thread `key` is in most of its samples in these
-    /// waits. Returns `None` for a child process, because its stacks are not sampled.
+    /// Returns the innermost function of the program in which the thread `key` is in most of its samples during the
+    /// waits in `self`. Returns `None` for a child process, because its stacks are not sampled.
     fn function(&self, key: &TaskKey, samples: &[StackSample], frames: &Frames) -> Option<u32> {
         let TaskKey::Thread(thread) = key else {
             return None;
@@ -576,8 +577,8 @@ mod tests {
     const STEPS: u64 = 40;
     const MS: u64 = 1_000_000;
 
-    /// The activity of a task at a sample: whether it is busy, whether it has run since the previous sample, and the sleep
-    /// that it is in.
+    /// The activity of a task at a sample: whether it is busy, whether it has run since the previous sample, and the
+    /// sleep that it is in.
     #[derive(Clone, Copy)]
     struct Doing {
         is_busy: bool,
@@ -809,7 +810,7 @@ mod tests {
             asleep(SleepKind::Sleep, order == 0 && step % 4 == 0)
         });
         assert_eq!(found, all(FOR_WORK));
-        // A thread that polls.
+        // The other thread polls: it has run since the previous sample at each sample.
         let found = divided(SleepKind::Work, Task::Thread, |_, _| {
             asleep(SleepKind::Sleep, true)
         });

@@ -82,8 +82,8 @@ pub struct Sleep {
 }
 
 /// Number of samples of waits for a producer (the task that prepares the thread's input), and the number of these
-/// samples at which the producer was at work. The producer is at work if it runs on a processor, sleeps for a given
-/// time, or waits for a file or a lock.
+/// samples at which the producer was at work. The producer is at work if it runs on a processor. If the waits end
+/// because it runs, it is also at work while it sleeps for a given time, or waits for a file or a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct ProducerShare {
     pub samples: u64,

@@ -83,8 +83,8 @@ impl<'a> Stacks<'a> {
             }
             inner.push(function);
         }
-        // If the interpreter's frames lie between the system call and this native function, the native function
-        // called Python, not the reverse. The sleep is then in the Python function, so leave out the native function.
+        // If the interpreter's frames lie between the system call and `own`, then `own` called Python, not the reverse.
+        // The sleep is then in the Python function, so leave out `own`.
         let is_behind = inner.iter().any(|it| it.origin == Origin::Interpreter);
         Self {
             inner,
@@ -297,9 +297,9 @@ const PYTHON_LOCKS: [&str; 4] = [
     "PyMutex_LockTimed",
 ];
 
-/// Functions of Python's standard library that wait for another thread. Each row has the function's file, its name,
-/// its name in the report, and true if the other thread may give work to the waiting thread. If false, the other
-/// thread does work of the program.
+/// Functions of Python's standard library that wait for another thread. Each row has the function's file, its name, its
+/// name in the report, and true if the other thread may give work to the waiting thread. If false, the waiting thread
+/// needs the other thread to finish something, such as a function whose result it needs.
 const PYTHON_WAITS: [(&str, &str, &str, bool); 8] = [
     ("thread.py", "_worker", "an executor's queue", true),
     ("queue.py", "get", "queue.get", true),

@@ -57,14 +57,14 @@ impl Workers {
         others.any(|(_, spans)| spans::contain(spans, at))
     }
 
-    /// Changes those sleeps that are waits for another thread that gives work to the GPU to the kind
+    /// Finds the sleeps in which a thread waits for another thread that gives work to the GPU, and sets their kind to
     /// [`SleepKind::Worker`]. `samples` contains the samples of all threads.
     pub(super) fn name_waits(&self, samples: &[StackSample], sleeps: &mut [Sleep]) {
         if self.spans.len() < 2 || sleeps.iter().all(|sleep| sleep.kind != SleepKind::Work) {
             return;
         }
-        // `threads` contains counts of all samples of each thread, and `waits` counts of the samples in each wait of a
-        // thread. Each count consists of all samples, and of those taken while another thread gave work to the GPU.
+        // `threads` has an entry for each thread, and `waits` an entry for each wait of a thread. An entry contains the
+        // number of samples, and the number of those samples that were taken while another thread gave work to the GPU.
         let mut threads: HashMap<u32, AtWork> = HashMap::new();
         let mut waits: HashMap<(u32, u32), AtWork> = HashMap::new();
         for sample in samples {

@@ -64,7 +64,7 @@ pub struct ClockJump {
     pub by: i64,
 }
 
-/// The clocks of processes, with their offsets from the clock of the first host.
+/// The clocks of processes, with their offsets from the clock of a reference host.
 #[derive(Debug)]
 pub(crate) struct Clocks {
     /// For each process, the index of its host in `fits`.
@@ -281,7 +281,7 @@ impl Clocks {
         }
     }
 
-    /// Converts a time in the record of the process `place` to the clock of the first host. Both times are in
+    /// Converts a time in the record of the process `place` to the clock of the reference host. Both times are in
     /// nanoseconds.
     pub(crate) fn aligned(&self, place: usize, moment: u64) -> i64 {
         let moment = moment as i64;
@@ -289,7 +289,8 @@ impl Clocks {
         moment - fit.map_or(0, |fit| fit.at(moment)) - self.own[place].at(moment)
     }
 
-    /// Returns the maximum error between times of different ranks of a group, in nanoseconds.
+    /// Returns the assumed error between times of different ranks of a group, in nanoseconds. If the ranks are on
+    /// several hosts, this is the largest error in the alignment of these hosts' clocks (see [`HostClock::error`]).
     pub(crate) fn error(&self, group: &Group<'_>) -> u64 {
         let mut hosts: Vec<_> = group
             .lanes

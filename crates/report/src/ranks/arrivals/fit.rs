@@ -167,9 +167,9 @@ fn jumps(points: &[(i64, i64)], blocks: &[(usize, usize)]) -> Vec<usize> {
     after
         .into_iter()
         .map(|block| {
-            // The jump is somewhere in these two blocks. Find the index that divides the points
-            // best: points before the index are near the first block's center, the other points
-            // near the second block's center.
+            // The jump is somewhere in this block or in the next one. Find the index that divides the points
+            // of the two blocks best: the points before the index are near the median offset of the first
+            // block, and the other points are near the median offset of the second block.
             let (from, until) = (blocks[block].0, blocks[block + 1].0 + blocks[block + 1].1);
             let (before, behind) = (centres[block].1, centres[block + 1].1);
             let mut cost: i128 = points[from..until]

@@ -33,7 +33,8 @@ pub struct LatenessCauses {
     /// Time for which the rank's GPU ran other kernels between the previous collective and the late one, minus the same
     /// time of the median rank.
     work: u64,
-    /// Time for which the GPU was idle, as far as no other cause explains it.
+    /// Time for which the rank's GPU was idle between the previous collective and the late one, minus the same time of
+    /// the median rank, as far as the other causes do not explain the lateness.
     launch: u64,
     /// Number of tokens of this rank, and of the median rank. Both are 0 unless the GPU's work is a cause.
     tokens: [u64; 2],
@@ -171,8 +172,8 @@ pub(crate) fn find_causes(
     };
     let before = group.lanes[lane].before(event[lane]);
     let from = before.map_or(own.step, |before| before.step);
-    // Without a previous collective, it is not known from which time on the rank must be compared with the other ranks,
-    // so return no causes.
+    // Without a previous collective, it is not known from which time on the rank must be compared with the other ranks.
+    // If kernels were dropped, it is not known how long the GPUs worked. In both cases, return no causes.
     if before.is_none() || !is_work_known {
         return causes;
     }

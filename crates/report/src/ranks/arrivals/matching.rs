@@ -25,7 +25,7 @@ const MAX_ERROR_BETWEEN_HOSTS_NS: i64 = 50_000;
 /// iterations is left out of the group.
 const MIN_ITERATION_SHARE: f64 = 0.5;
 
-/// The collectives of one operation and library in one process, in order. The lanes of several
+/// The collectives of one operation and library that one process ran on one stream, in order. The lanes of several
 /// processes are compared to find collectives that are the same.
 #[derive(Debug)]
 pub(crate) struct Lane<'a> {
@@ -54,7 +54,7 @@ pub(crate) struct Group<'a> {
 pub(crate) struct Matched<'a> {
     pub groups: Vec<Group<'a>>,
     /// Number of collectives in which no rank can end before all ranks have begun. Only such
-    /// collectives are matched.
+    /// collectives are matched. A collective counts once for each of its ranks.
     pub all: u64,
     /// Number of the collectives in `all` that were matched with collectives of other ranks.
     pub matched: u64,
@@ -210,7 +210,7 @@ pub(crate) fn matched<'a>(
 }
 
 /// Removes the first lane from `lanes`, together with all lanes that have the same collectives as the first lane.
-/// Returns the removed lanes. A lane is the collectives of one operation and library in one process.
+/// Returns the removed lanes.
 fn take_group<'a>(
     lanes: &mut Vec<Lane<'a>>,
     hosts: &[usize],
@@ -227,8 +227,8 @@ fn take_group<'a>(
     group
 }
 
-/// Splits the lanes into those with enough iterations and those with far fewer than the median lane, in this order. A
-/// lane is the collectives of one operation and library in one process.
+/// Splits lanes (see [`Lane`]) into those with enough iterations and those with far fewer iterations than the median
+/// lane, in this order.
 fn without_late(group: Vec<Lane<'_>>) -> (Vec<Lane<'_>>, Vec<Lane<'_>>) {
     let mut counts: Vec<_> = group.iter().map(|lane| lane.steps.len()).collect();
     counts.sort_unstable();

@@ -89,7 +89,7 @@ pub struct CollectiveGroup {
     pub processes: Vec<usize>,
     pub events: u64,
     /// Sums over the group's collectives. The sums leave out the first collective of each window, collectives in
-    /// iterations that do not qualify, and collectives with impossible times.
+    /// iterations that do not qualify, and collectives that seem to end on one rank before they begin on another.
     pub sum: Sum,
 }
 

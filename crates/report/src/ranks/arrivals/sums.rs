@@ -38,8 +38,7 @@ pub struct Sum {
 #[derive(Clone, Default, Debug)]
 pub struct RankSum {
     pub sum: Sum,
-    /// Number of iterations in which the other ranks waited for this rank longer than for any other
-    /// rank.
+    /// Number of iterations in which this rank delayed the other ranks longest (see [`StepSum::last`]).
     pub last: u64,
     /// Sum of this rank's lateness relative to the median rank, over the collectives at which this
     /// rank arrived last.
@@ -59,7 +58,7 @@ pub struct StepSum {
     pub sum: Sum,
     /// Mean duration of the iteration over all ranks.
     pub took: u64,
-    /// The index of the process for which the other processes waited longest, and the time by which
+    /// The index of the process that delayed the other processes longest, and the time by which
     /// collectives would have begun sooner if that process had not been late; `None` if this time
     /// is less than a hundredth of the iteration.
     pub last: Option<(usize, u64)>,

@@ -21,7 +21,8 @@ const TAKEN: u64 = 30;
 const NOISE: f64 = 0.03;
 /// Relative standard deviation of the mean times of whole runs.
 const BETWEEN: f64 = 0.004;
-/// Maximum relative drift of the times from the first iteration of a run to the last.
+/// Width of the range from which a run's drift is drawn. The drift is the relative change of the times from the first
+/// iteration of the run to the last, and the middle of the range is 0.
 const DRIFT: f64 = 0.004;
 /// Additional time in each iteration due to the planted change, in nanoseconds: 2 % of an
 /// iteration.

@@ -69,7 +69,7 @@ fn a_host_that_the_gpu_never_keeps_waiting_decides_how_long_a_step_takes() {
     says(asleep, "host-blocked", Verdict::Yes);
 }
 
-/// Returns a loop in which each iteration of 10 ms has a kernel of 4 ms and a wait for it. `used`
+/// Returns a loop in which the GPU works for 4 ms in each iteration of 10 ms, and the host waits for that work. `used`
 /// contains what the operating system counted for the thread.
 fn waits_for_the_host(used: &[(Used, u64, u32)]) -> SyntheticLoop {
     SyntheticLoop {

@@ -7,7 +7,7 @@ use super::synthetic::{
 };
 use super::{finds, kernels, says, times};
 
-/// Returns a loop with 1000 launches in each iteration, which take 9 of 10 ms.
+/// Returns a loop of iterations of 10 ms. In each iteration, 1000 launches take 9 ms in total.
 fn small_kernels() -> SyntheticLoop {
     SyntheticLoop {
         calls: times(1000, 9900, &[(LAUNCH, 0, 9000)]),
@@ -15,8 +15,8 @@ fn small_kernels() -> SyntheticLoop {
     }
 }
 
-/// Returns a loop. Each of its iterations does this four times: it launches a kernel of 1 ms, waits
-/// for the kernel, and runs host code for 1 ms. `waits` is the row of the waiting function in the table of calls.
+/// Returns a loop. Each of its iterations repeats the following four times: it launches a kernel of 1 ms, waits for
+/// the kernel, and then runs host code for 1 ms. `waits` is the row of the waiting function in the table of calls.
 fn host_waits(waits: u8) -> SyntheticLoop {
     let calls = [(LAUNCH, 0, 5 * US), (waits, 10 * US, MS)];
     SyntheticLoop {
@@ -32,19 +32,20 @@ fn launches_that_take_the_time() {
         evidence,
         "1000 launches a step of 9.00 µs each are 90.0 % of the time, waits 0.0 %"
     );
-    // Each of these launches may be slow because it waits for room in a full queue, so the verdict
-    // is unknown.
+    // The launch queue may be full, so that each of these launches waits until there is room. Then the launches are
+    // not the cause of the lost time, so the verdict is unknown.
     let full = SyntheticLoop {
         calls: times(400, 24 * US, &[(LAUNCH, 0, 23 * US)]),
         ..SyntheticLoop::default()
     };
     says(full.clone(), "launch-bound", Verdict::Unknown);
-    // The GPU has finished before the end of the iteration, so the queue was not full. The launches
-    // themselves are slow, for example because the machine is busy.
+    // The short wait at the end returns at once, so the GPU has finished its work by then, and the launch queue was
+    // not full. The launches themselves are slow, for example because the machine is busy.
     let mut busy = full;
     busy.calls.push((WAIT, 9800 * US, 9801 * US));
     finds(busy, &["launch-bound"]);
-    // The host launches work faster than the GPU can do it, so the loop is not bound by its launches.
+    // The host launches the work of an iteration in less than 2 ms, and then waits 7 ms for the GPU. So the loop is
+    // not bound by its launches.
     let mut calls = times(1000, US, &[(LAUNCH, 0, 900)]);
     calls.push((WAIT, 2 * MS, 9 * MS));
     let ahead = SyntheticLoop {
@@ -75,20 +76,21 @@ fn kernels_show_whether_launches_hold_them_up() {
         "launch-bound",
         Verdict::No,
     );
-    // These 200 kernels were launched by 25 graph launches, so launches do not cause the gaps between the kernels.
+    // There are 200 kernels but only 25 launches, as if each launch were that of a graph. So the launches do not cause
+    // the gaps between the kernels.
     let graphs = SyntheticLoop {
         calls: times(25, 300 * US, &[(LAUNCH, 0, 4 * US)]),
         ..with(kernels(200, 49 * US, 10 * US))
     };
     says(graphs, "launch-bound", Verdict::No);
-    // After each launch the host waits, and then runs short code. Idle time during that code counts
-    // as an effect of the wait.
+    // After each launch the host waits, and then runs code. If this code is short, GPU idle time during the code
+    // counts as an effect of the wait.
     let waits = |every| SyntheticLoop {
         calls: times(24, every, &[(LAUNCH, 0, 4 * US), (WAIT, 5 * US, 20 * US)]),
         ..with(kernels(24, every, 15 * US))
     };
     says(waits(90 * US), "host-waits", Verdict::Yes);
-    // If the code after a wait is longer, the cause is the code (`host-bound`), not the wait.
+    // If the code after a wait is long, the cause is the code (`host-bound`), not the wait.
     says(waits(400 * US), "host-waits", Verdict::No);
     let queue_is_full = SyntheticLoop {
         kernels: kernels(1000, 9900, 9800),
@@ -118,13 +120,13 @@ fn host_waits_that_leave_the_gpu_idle() {
         kernels: kernels(4, 2 * MS, MS),
         ..others
     };
-    // With recorded kernels, it is known that the GPU is idle during long code after the waits, not because of the
-    // waits.
+    // With recorded kernels, the report knows when the GPU is idle: during the long code after the waits. So the cause
+    // is the code, not the waits.
     says(idle, "host-waits", Verdict::No);
-    // A wait for an event may end before the last work of the stream. So such a wait does not show that the GPU is idle
-    // after it.
+    // A wait for an event may return before the last work of the stream has ended. So the return of such a wait does
+    // not show that the GPU is idle.
     says(host_waits(EVENT_WAIT), "host-waits", Verdict::No);
-    // In the next loop, each launch follows a wait at once, so no time is lost.
+    // In this loop, the next launch follows 10 µs after the end of each wait, so the GPU is hardly idle.
     let at_once = SyntheticLoop {
         calls: times(
             4,
@@ -205,8 +207,7 @@ fn graphs_that_are_captured_anew() {
         ..made.clone()
     };
     says(cheap, "graph-recapture", Verdict::No);
-    // Some iterations have both a capture and a collection; their additional time must count only
-    // once.
+    // Some iterations have both a stream capture and a garbage collection. Their additional time must count only once.
     let collects = SyntheticLoop {
         python: true,
         settings: vec!["TLLM_PROFILE_RECORD_GC=1", "TLLMPROF_GIL=1"],
@@ -272,7 +273,8 @@ fn iterations_in_which_torch_compiles() {
     let evidence = finds(with_calls, &["compilation"]);
     let both = "torch.compile compiles, and 1 call of cuModuleLoadData in 2 of 80 iterations (43, 63), which take 3.50 ms ";
     assert!(evidence.starts_with(both), "{evidence}");
-    // Compilations in the first iterations belong to the start, and compiled code that only runs is none.
+    // Compilations in the first iterations belong to the program's start. If torch.compile's code only runs, nothing
+    // is compiled.
     let at_the_start = SyntheticLoop {
         recompiles: Some(|n| if n < 3 { 50 * MS } else { 0 }),
         ..made.clone()
@@ -283,8 +285,8 @@ fn iterations_in_which_torch_compiles() {
         ..made.clone()
     };
     says(compiled, "compilation", Verdict::No);
-    // The compiler is host code during which the GPU has nothing to do, and that time must count only once. What is left
-    // for host code is the compilation in the first iterations.
+    // The compiler is host code during which the GPU is idle, and this time must count only once. So `host-bound`
+    // contains only the compilations in the first iterations, which `compilation` leaves out.
     let each = SyntheticLoop {
         recompiles: Some(|_| 5 * MS),
         ..made
@@ -333,7 +335,7 @@ fn before_work(mut calls: Vec<Call>) -> SyntheticLoop {
 
 #[test]
 fn short_code_around_small_copies_counts_as_theirs() {
-    // In this loop each copy is followed by 40 µs of code.
+    // In this loop each copy is followed by 40 µs of code, whose time counts as a part of the copies.
     let copies = times(100, 45 * US, &[(COPY_ASYNC, 0, 5 * US)]);
     let evidence = finds(before_work(copies), &["small-copies"]);
     assert_eq!(
@@ -345,8 +347,8 @@ fn short_code_around_small_copies_counts_as_theirs() {
 
 #[test]
 fn waits_are_named_where_copies_follow_them() {
-    // After each wait, a copy gives the GPU new work at once, so no time passes between the wait
-    // and the next work.
+    // Each wait is followed by 80 µs of code and then by a copy, not by a launch. So the times from a wait to the next
+    // launch are short in total, and the idle time is known only from the ledger (time by cause).
     let each = [(COPY_ASYNC, 0, 5 * US), (WAIT, 6 * US, 10 * US)];
     let evidence = finds(before_work(times(50, 90 * US, &each)), &["host-waits"]);
     assert_eq!(

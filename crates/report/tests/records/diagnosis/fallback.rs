@@ -1,4 +1,5 @@
-//! Tests of `eager-fallback`: decode iterations that launch no graph although graphs ran batches that are at least as large.
+//! Tests of `eager-fallback`: decode iterations that launch no graph although graphs ran batches that are at least as
+//! large.
 
 use tllmprof_record::Used;
 use tllmprof_report::Verdict;
@@ -81,8 +82,8 @@ fn batches_that_fit_no_graph_are_no_fallback() {
         ..server()
     };
     says(few, RULE, Verdict::No);
-    // With speculative decoding, batches with a graph have two tokens of each request, and batches without one have
-    // one.
+    // With speculative decoding, batches with a graph have two tokens for each request, and batches without one have
+    // one token. Batches are compared only with batches that have as many tokens a request.
     let drafts = SyntheticLoop {
         tokens: Some(|n| match is_eager(n) {
             true => requests(n).into(),
@@ -191,7 +192,8 @@ fn a_fallback_that_costs_nothing_is_no_finding() {
         ..server()
     };
     says(cheap, RULE, Verdict::No);
-    // In this loop, the thread is asleep in the additional time and in waits for the GPU. Sleeps have a finding of their own.
+    // In this loop, the thread is asleep during the additional time of an iteration and while it waits for the GPU.
+    // This is not a fallback, because sleeps have a finding of their own.
     let asleep = SyntheticLoop {
         used: vec![(Used::Ran, 500 * US, 0), (Used::Waits, 0, 1000)],
         ..server()

@@ -18,7 +18,7 @@ fn routing_imbalance_beyond_chance() {
          experts are balanced, outside steps are not recorded"
     );
     finds(with(vec![1100, 1000, 900, 1000]), &[]);
-    // A small number of tokens is never distributed evenly, so this imbalance is not a finding.
+    // If there are few tokens, some imbalance is due to chance, so it is not a finding.
     let mut few = vec![1; 8];
     few[3] = 4;
     finds(with(few), &[]);
@@ -92,7 +92,8 @@ fn a_gpu_that_is_idle_half_the_time() {
         ..SyntheticLoop::default()
     };
     says(kernels.clone(), "low-gpu-utilisation", Verdict::Yes);
-    // The host's waits last until the GPU's last work has ended, so the GPU is idle only between its kernels.
+    // Most of the GPU's idle time during the host's wait is the gap between the two kernels. So the evidence names
+    // this gap, and does not say that the wait returns late.
     let report = report(std::slice::from_ref(&kernels));
     let evidence = &find_finding(&report, "gpu-idle").evidence;
     let between = "a step in cuStreamSynchronize, and between kernels for 60.0 % of the time: short gaps, a host function";
@@ -124,7 +125,8 @@ fn a_gpu_that_waits_for_host_functions() {
         calls: vec![(LAUNCH, 0, 5 * US), enqueues, (WAIT, 10 * US, 9500 * US)],
         gpu,
         kernels,
-        // The runtime calls a function of the program that is not known. Code outside modules has no name.
+        // The evidence leaves out two entries. A function of the CUDA runtime (`libcudart`) calls a function of the
+        // program that is not known, and code in no module has no name.
         host_functions: vec![
             ("/opt/server+0x1200", 30),
             ("/usr/lib/libcudart.so.12+0x9", 60),

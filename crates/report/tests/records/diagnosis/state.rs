@@ -14,19 +14,20 @@ const SAMPLE: u64 = 100 * MS;
 const LOOP: u32 = 100;
 const MAX_CLOCK: u64 = 1980;
 
-/// A process that the driver lists, its owner and its share of the SMs' time in percent.
+/// A process that the driver lists: its process ID, its owner, and its share of the SMs' time in percent (`None` if
+/// the driver does not state it).
 type ListedUse = (u32, GpuOwner, Option<u8>);
 
 /// A record of samples of the GPU's state. The functions take the number of a sample and return a value of the sample.
 struct StateRecord {
     samples: u64,
     clock: fn(u64) -> u64,
-    /// NVML's reasons for the clock; `None` if the driver does not state them.
+    /// Returns NVML's reasons for the clock in a sample, one bit each. `None` if the driver does not state reasons.
     reasons: Option<fn(u64) -> u64>,
     /// Returns the processes that use the GPU, each with its share of the SMs' time in percent.
     processes: fn(u64) -> Vec<ListedUse>,
-    /// The NUMA nodes on which the loop's thread runs. The first number of a pair is the sample from which on the
-    /// thread runs on the node.
+    /// The NUMA nodes on which the loop's thread runs, as pairs of a sample's number and a node: the thread runs on
+    /// the node from this sample on.
     nodes: Vec<(u64, u16)>,
     gpu_node: &'static str,
     refused: &'static str,
@@ -158,7 +159,8 @@ fn a_healthy_gpu_has_no_finding_and_its_energy() {
 
 #[test]
 fn clocks_that_power_lowers_cost_what_iterations_take_longer() {
-    // Iterations 50 to 99 take 15 ms instead of 10 ms. Meanwhile, in samples 5 to 12, the clocks are lower.
+    // Iterations 50 to 99 take 15 ms instead of 10 ms. They begin with sample 5, and from this sample on the clock is
+    // lower.
     let made = StateRecord {
         clock: |n| if n < 5 { MAX_CLOCK } else { 1320 },
         reasons: Some(|n| if n < 5 { 0 } else { 0x4 }),
@@ -190,7 +192,7 @@ fn clocks_that_are_low_in_the_whole_window_have_an_unknown_cost() {
     // An idle GPU (reason 0x1) is not throttled.
     made(Some(|_| 0x1)).says("throttled", Verdict::No, "lowered 0.0 %");
     made(None).says("throttled", Verdict::Unknown, "does not state the reasons");
-    // The driver states a reason for a lower clock, but the clock is not lowered.
+    // In this record the driver states a reason for a lower clock, but the clock is at its maximum.
     let full = StateRecord {
         reasons: Some(|_| 0x4),
         ..StateRecord::default()
@@ -348,7 +350,7 @@ fn a_comparison_says_that_steps_take_another_energy() {
         comparison.json(&mut bytes).unwrap();
         String::from_utf8(bytes).unwrap().contains(what)
     };
-    // Half the number of samples covers too little of the window, so the energy of a step is not known.
+    // A record with half the number of samples covers too little of the window, so the energy of a step is not known.
     let (all, half) = (report(10), report(5));
     assert!(!is_said(&all, &all, "energy of a step"));
     assert!(!is_said(&all, &half, "energy of a step"));

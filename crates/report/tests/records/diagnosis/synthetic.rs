@@ -1,5 +1,5 @@
-//! The record of a simulated loop with one stream and 40 iterations of 10 ms. Tests choose its
-//! faults.
+//! The record of a simulated loop, by default with one stream and 40 iterations of 10 ms. Tests choose the faults that
+//! the loop has.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -74,14 +74,15 @@ pub(crate) struct SyntheticLoop {
     pub calls: Vec<Call>,
     /// Returns the calls of an iteration; `None` if all iterations have those in `calls`.
     pub calls_of: Option<fn(u64) -> Vec<Call>>,
-    /// Handles of the streams on which work is launched. Launches use them in turn.
+    /// Handles of the streams on which work is launched. A launch uses the handle with the index of its call in the
+    /// iteration, modulo the number of handles.
     pub streams: Vec<u64>,
-    /// Start and end of the GPU's work in an iteration, as CUDA events measure it; `None` if CUDA
-    /// events do not measure it.
+    /// Start and end of the GPU's work in an iteration, as CUDA events measure it, in nanoseconds from the start of
+    /// the iteration; `None` if CUDA events do not measure it.
     pub gpu: Option<(u64, u64)>,
-    /// Start and end of each recorded kernel in an iteration, in nanoseconds.
+    /// Start and end of each recorded kernel, in nanoseconds from the start of the iteration.
     pub kernels: Vec<(u64, u64)>,
-    /// Start and end of each recorded copy in an iteration, in nanoseconds.
+    /// Start and end of each recorded copy, in nanoseconds from the start of the iteration.
     pub copies: Vec<(u64, u64)>,
     /// Number of iterations with recorded kernels, each of which takes twice as long. For `None`,
     /// kernels are recorded in all iterations and do not make them longer.
@@ -106,10 +107,10 @@ pub(crate) struct SyntheticLoop {
     /// Returns the time for which torch.compile compiles in an iteration, which makes it longer, in nanoseconds. Stacks
     /// are sampled each millisecond. `None` if stacks are not sampled.
     pub recompiles: Option<fn(u64) -> u64>,
-    /// Values that the operating system counted for the thread in each iteration: times in
-    /// nanoseconds, and numbers.
+    /// Values that the operating system counted for the thread in each iteration: the kind of a value, its time in
+    /// nanoseconds, and its count.
     pub used: Vec<(Used, u64, u32)>,
-    /// Returns true for iterations that launch further work at their end and wait for it, as for a
+    /// Returns true for iterations that launch further work at their end and wait for it, as an engine does for a
     /// prompt.
     pub prompts: fn(u64) -> bool,
     /// Returns the number of tokens in an iteration's batch; `None` if batches are not known.
@@ -127,14 +128,15 @@ pub(crate) struct SyntheticLoop {
     pub metrics: Vec<(f64, Option<f64>)>,
     /// The utilization that a GPU without SM metrics reports, in percent.
     pub gpu_util: Option<f64>,
-    /// Number of tokens that each expert received, by layer.
+    /// Number of tokens that each expert received. The first index is the layer, the second is the expert.
     pub experts: Vec<Vec<u64>>,
     /// True if the record's table of calls contains functions that allocate memory.
     pub counts_allocations: bool,
     /// Calls of marked functions (Python functions that the user selected) in each iteration: name, and start and end
     /// in nanoseconds from the start of the iteration.
     pub functions: Vec<(&'static str, u64, u64)>,
-    /// The code of functions that are enqueued in streams, with the number of times.
+    /// The code addresses of host functions (functions of the program that it enqueues in streams), each with the
+    /// number of times that it was enqueued.
     pub host_functions: Vec<(&'static str, u32)>,
 }
 
@@ -232,7 +234,8 @@ impl SyntheticLoop {
         Process::read(PathBuf::from("made"), &reader).unwrap()
     }
 
-    /// Writes samples of the stack in an iteration. In the last `compiling` nanoseconds, torch.compile compiles.
+    /// Writes samples of the stack for an iteration, one each millisecond. In the last `compiling` nanoseconds of the
+    /// iteration, the samples are in torch.compile's compiler.
     fn sample(&self, writer: &mut RecordWriter, start: u64, length: u64, compiling: u64) {
         let ends = (1..=length / MS).filter(|_| self.recompiles.is_some());
         for end in ends.map(|end| end * MS) {
@@ -306,7 +309,8 @@ impl SyntheticLoop {
             .calls_of
             .map_or_else(|| self.calls.clone(), |calls| calls(n));
         for (place, (row, from, to)) in calls.iter().chain(prompt).enumerate() {
-            // Records contain events in the order of their ends.
+            // A thread's events must be in the order of their ends. So the functions that end no later than this call
+            // are written first.
             while let Some((name, from, to)) = functions.next_if(|(_, _, end)| end <= to) {
                 let name = writer.string(name);
                 writer.put(MAIN, start + from, to - from, What::Function { name });
@@ -463,7 +467,8 @@ pub(crate) fn report(all: &[SyntheticLoop]) -> Report {
     let report = Report::new(all.iter().map(SyntheticLoop::process).collect());
     let losses: f64 = report.findings.iter().filter_map(|one| one.loss).sum();
     assert!(losses <= 1.0 + 1e-9, "{:#?}", report.findings);
-    // Causes come before symptoms, and only findings of the same kind as the first one have losses.
+    // Only findings of one kind, such as causes or symptoms, may have losses: the losses of the causes already contain
+    // the time of their symptoms.
     let losing = || report.findings.iter().filter(|one| one.loss.is_some());
     let kinds: BTreeSet<_> = losing().map(|one| one.rule.kind).collect();
     assert!(kinds.len() <= 1, "{:#?}", report.findings);

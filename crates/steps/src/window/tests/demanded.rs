@@ -178,7 +178,8 @@ fn a_demand_lasts_for_as_many_iterations_as_count_and_is_not_split() {
 }
 
 /// Runs iterations of 10 ms with a planned window of steady iterations, and calls `then` before each
-/// iteration. Returns the windows that closed, and the schedule.
+/// iteration. Returns the windows that closed, and the schedule. Each window comes with the iteration before which it
+/// closed, and is marked as true if it was requested.
 fn drive_steady(
     until: u64,
     mut then: impl FnMut(&mut Schedule, u64),
