@@ -138,27 +138,28 @@ pub fn attach_again() -> bool {
     true
 }
 
-/// Restores the GOT slots, and makes calls of the driver's patched functions bypass this library. Returns false, and
-/// changes nothing, if the library was never attached, if the lock of [`SLOTS`] is not free in time, or if the process's
-/// memory mappings cannot be read.
-pub fn detach() -> bool {
+/// Restores the GOT slots, and makes calls of the driver's patched functions bypass this library.
+///
+/// # Errors
+/// Returns the reason why nothing was changed.
+pub fn detach() -> Result<(), &'static str> {
     let Some(mut slots) = SLOTS.lock_for(SLOTS_LOCK_TIMEOUT) else {
-        return false;
+        return Err("another thread of the process is busy with its modules: try again");
     };
-    let Some(slots) = slots.as_mut() else {
-        return false;
+    let attached = slots.as_mut().and_then(|slots| {
+        let release = slots.entries.as_ref()?.release;
+        Some((slots, release))
+    });
+    let Some((slots, release)) = attached else {
+        return Err("the library was preloaded when the process started, not attached");
     };
-    let Some(entries) = &slots.entries else {
-        return false;
-    };
-    let release = entries.release;
     if !slots.put_back() {
-        return false;
+        return Err("the memory mappings of the process cannot be read: try again");
     }
     IS_ON.store(false, Ordering::Release);
     SEEN.store(0, Ordering::Release);
     release();
-    true
+    Ok(())
 }
 
 /// Patches the GOT slots of modules that have been loaded since the last scan. Scans the modules only if some may have
@@ -430,13 +431,13 @@ mod tests {
                 ours: other as *const () as usize,
                 real: libc::getppid as *const () as usize,
             };
-            assert!(!attach_again() && !detach(), "it never was");
+            assert!(!attach_again() && detach().is_err(), "it never was");
             assert_eq!((call(), count()), (42, 0));
             assert!(attach(vec![hook], NONE));
             assert_eq!((call(), count()), (43, 1));
             look_again();
             assert_eq!((call(), count()), (43, 2), "once");
-            assert!(detach());
+            detach().unwrap();
             assert_eq!((call(), count()), (42, 2));
             look_again();
             assert_eq!((call(), count()), (42, 2), "it stays so");

@@ -113,7 +113,7 @@ impl tllmprof_session::Doors for AllDoors {
         attached::attach_again()
     }
 
-    fn detach(&self) -> bool {
+    fn detach(&self) -> Result<(), &'static str> {
         attached::detach()
     }
 

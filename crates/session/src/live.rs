@@ -301,8 +301,9 @@ pub fn detach() -> Result<(), &'static str> {
     if !interpreter().detach() {
         return Err("a thread of the process holds Python's GIL for long: try again");
     }
-    if !doors().detach() {
-        return Err("the library was preloaded when the process started, not attached");
+    if let Err(why) = doors().detach() {
+        interpreter().attach_again();
+        return Err(why);
     }
     IS_DETACHED.store(true, Ordering::Release);
     Ok(())

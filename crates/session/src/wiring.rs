@@ -151,10 +151,12 @@ pub trait Doors: Sync {
     fn attach_again(&self) -> bool {
         false
     }
-    /// Stops intercepting calls. Returns false if `tllmprof attach` did not load the library (it was preloaded, for
-    /// example), or if a lock is not free in time.
-    fn detach(&self) -> bool {
-        false
+    /// Stops intercepting calls.
+    ///
+    /// # Errors
+    /// Returns the reason why nothing was changed.
+    fn detach(&self) -> Result<(), &'static str> {
+        Err("the library was preloaded when the process started, not attached")
     }
     /// Writes the reason why no NVTX range was counted.
     ///

@@ -228,7 +228,7 @@ impl Settling {
     /// Called when the iteration count restarts. Discards all steps so far, because they were the program's warm-up.
     pub fn restart(&mut self) {
         self.interrupt();
-        self.seen = 0;
+        (self.pauses, self.seen, self.time) = Default::default();
     }
 
     fn add(&mut self, step: Duration) {
@@ -450,6 +450,18 @@ mod tests {
             settling.restart();
         }
         assert_eq!((settling.verdict(), settling.seen()), (None, 0));
+        // The duration of the warm-up does not count towards LONG_ENOUGH, either: these steps are never steady, so the
+        // search ends after ENOUGH of them.
+        for n in 0..NEEDED {
+            settling.begins(n, now, OWN);
+            now += Duration::from_millis(250 * (1 + n / BLOCK as u64));
+        }
+        settling.restart();
+        for n in 0..ENOUGH {
+            settling.begins(n, now, OWN);
+            now += Duration::from_millis(1 + n / BLOCK as u64 % 2);
+        }
+        assert_eq!((settling.verdict(), settling.seen()), (None, ENOUGH - 1));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::collections::{HashMap, HashSet};
 use tllmprof_record::{CallKind, Clock, Event, What};
 
 use super::facts::CallCount;
+use super::kernel_windows::KernelWindows;
 use super::spans::Span;
 use super::work::{GpuWork, GpuWorkKind};
 
@@ -68,7 +69,7 @@ pub struct Launches {
     /// and their correlation number. The window is part of the key because correlation numbers may
     /// restart at 1 in each window.
     kernels: HashMap<(usize, u32), u32>,
-    starts: Vec<u64>,
+    windows: KernelWindows,
 }
 
 impl Launches {
@@ -83,19 +84,13 @@ impl Launches {
     /// nanoseconds.
     #[must_use]
     pub fn of_kernel(&self, correlation: u32, start: u64) -> Option<&Launch> {
-        let window = window(&self.starts, start)?;
+        let window = self.windows.at(start)?;
         self.launch(self.kernels.get(&(window, correlation)))
     }
 
     fn launch(&self, number: Option<&u32>) -> Option<&Launch> {
         self.launches.get(*number? as usize)
     }
-}
-
-fn window(starts: &[u64], moment: u64) -> Option<usize> {
-    starts
-        .partition_point(|start| *start <= moment)
-        .checked_sub(1)
 }
 
 /// All kernels that one call launched. They have the same correlation number.
@@ -115,9 +110,7 @@ pub struct LaunchTally<'a> {
     clock: &'a Clock,
     /// Rows of the table of CUDA calls whose functions launch kernels.
     rows: HashMap<u8, CallKind>,
-    /// The windows in which kernels were recorded, each from the start of its first iteration to
-    /// the end of its last.
-    windows: Vec<(u64, u64)>,
+    windows: KernelWindows,
     calls: Vec<LaunchCall>,
     works: HashMap<(usize, u32), LaunchedKernels>,
     /// Start and end of each piece of GPU work.
@@ -134,10 +127,9 @@ impl<'a> LaunchTally<'a> {
     pub fn new(
         clock: &'a Clock,
         calls: &[CallCount],
-        mut windows: Vec<(u64, u64)>,
+        windows: KernelWindows,
         lacks_some: bool,
     ) -> Self {
-        windows.sort_unstable();
         Self {
             clock,
             rows: calls
@@ -195,16 +187,8 @@ impl<'a> LaunchTally<'a> {
         }
     }
 
-    fn window(&self, moment: u64) -> Option<usize> {
-        let at = self.windows.partition_point(|(start, _)| *start <= moment);
-        at.checked_sub(1)
-    }
-
     fn call(&mut self, call: LaunchCall) {
-        let is_in = self
-            .window(call.start)
-            .is_some_and(|at| call.start <= self.windows[at].1);
-        if !is_in {
+        if !self.windows.contains(call.start) {
             return;
         }
         if self.calls.len() < MAX_LAUNCHES {
@@ -215,7 +199,7 @@ impl<'a> LaunchTally<'a> {
     }
 
     fn kernel(&mut self, place: (u8, u16), correlation: u32, start: u64) {
-        let Some(window) = self.window(start) else {
+        let Some(window) = self.windows.at(start) else {
             return;
         };
         if self.works.len() >= MAX_LAUNCHES && !self.works.contains_key(&(window, correlation)) {
@@ -250,7 +234,7 @@ impl<'a> LaunchTally<'a> {
     #[must_use]
     pub fn finish(mut self) -> Launches {
         let mut found = Launches {
-            starts: self.windows.iter().map(|(start, _)| *start).collect(),
+            windows: self.windows.clone(),
             ..Launches::default()
         };
         if self.is_too_much || self.works.is_empty() {
@@ -264,7 +248,7 @@ impl<'a> LaunchTally<'a> {
         }
         let mut calls = &self.calls[..];
         for (window, mut works) in works.into_iter().enumerate() {
-            let count = calls.partition_point(|call| call.start <= self.windows[window].1);
+            let count = calls.partition_point(|call| call.start <= self.windows.end(window));
             let (own, rest) = calls.split_at(count);
             calls = rest;
             works.sort_by_key(|work| work.correlation);
@@ -447,7 +431,7 @@ mod tests {
         let mut tally = LaunchTally {
             clock: &clock,
             rows: HashMap::new(),
-            windows: vec![(0, 1000 * US)],
+            windows: KernelWindows::new(vec![(0, 1000 * US)]),
             calls: calls.to_vec(),
             works: HashMap::new(),
             busy: Vec::new(),

@@ -11,6 +11,7 @@ pub(crate) mod groups;
 pub(crate) mod idle;
 pub(crate) mod iteration;
 pub(crate) mod kernel_name;
+pub(crate) mod kernel_windows;
 pub(crate) mod launchers;
 pub(crate) mod launches;
 pub(crate) mod named;

@@ -18,10 +18,6 @@ const MIN_CALL_WAIT_NS: u64 = 100_000;
 /// requests. The sleep must also be at least [`MIN_SLEEP_TO_RUN_RATIO`] times as long as the time that the thread is
 /// on a processor in the iteration.
 const MIN_SLEEP_NS: u64 = 5_000_000;
-/// Minimum number of ticks between two calls for a possible sleep. On a clock of at least 200 MHz, fewer ticks are less
-/// than [`MIN_SLEEP_NS`], so this quick check saves the conversion to nanoseconds. On a slower clock, the check also
-/// drops some sleeps that are longer than [`MIN_SLEEP_NS`].
-const MIN_SLEEP_TICKS: u64 = 1_000_000;
 /// Minimum ratio of two times of a thread: the length of its sleep between two calls, and the time that it is on a
 /// processor in the whole iteration. A sleep with a smaller ratio is not a possible wait for requests.
 const MIN_SLEEP_TO_RUN_RATIO: u64 = 10;
@@ -63,7 +59,7 @@ pub(crate) struct Candidates {
     /// For each thread, the end of its latest call.
     ended: HashMap<u32, u64>,
     /// Threads, and the time spans between two consecutive calls of the thread that are long enough to be a sleep (see
-    /// [`MIN_SLEEP_TICKS`]).
+    /// [`may_be_sleep`]).
     between: Vec<(u32, Span)>,
 }
 
@@ -84,9 +80,15 @@ pub(crate) type TimeOnProcessor<'a> = dyn Fn(u32, u64) -> Option<(u64, u64)> + '
 impl Candidates {
     /// Adds an event to the candidates if it may be a wait for requests, and stores its effect on the GPU's work.
     /// Returns true if the event is a call that gives work to the GPU.
-    pub(crate) fn take(&mut self, found: &RawFacts, thread: u32, event: &Event) -> bool {
+    pub(crate) fn take(
+        &mut self,
+        found: &RawFacts,
+        clock: &Clock,
+        thread: u32,
+        event: &Event,
+    ) -> bool {
         if matches!(event.what, What::Call { .. }) {
-            self.between(thread, span(event));
+            self.between(clock, thread, span(event));
         }
         match event.what {
             What::Function { name } if self.functions.len() < MAX_WAITS => {
@@ -105,13 +107,13 @@ impl Candidates {
         false
     }
 
-    fn between(&mut self, thread: u32, call: Span) {
+    fn between(&mut self, clock: &Clock, thread: u32, call: Span) {
         if self.ended.len() == MAX_THREADS && !self.ended.contains_key(&thread) {
             return;
         }
         let last = self.ended.insert(thread, call.end);
         if let Some(start) = last
-            && call.start.saturating_sub(start) >= MIN_SLEEP_TICKS
+            && may_be_sleep(clock, call.start.saturating_sub(start))
             && self.between.len() < MAX_WAITS
         {
             let end = call.start;
@@ -203,6 +205,12 @@ impl Candidates {
             asleep: by_thread(asleep.iter().copied()),
         }
     }
+}
+
+/// Returns true if a time between two calls, in ticks, may be at least [`MIN_SLEEP_NS`]. This quick check uses the mean
+/// rate of the record's clock, which differs from the rate at any moment by much less than a tenth.
+fn may_be_sleep(clock: &Clock, ticks: u64) -> bool {
+    ticks as f64 * clock.ns_per_tick() >= MIN_SLEEP_NS as f64 * 0.9
 }
 
 impl Requests {

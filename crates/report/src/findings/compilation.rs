@@ -2,8 +2,9 @@
 //! torch.compile's compiler show.
 
 use super::Judgement;
-use super::evidence::{Evidence, MAX_NAMED, first_numbers};
-use super::ledger::{MIN_SHARE_OF_SLOW, within};
+use super::evidence::{Evidence, Lost, MAX_NAMED, first_numbers};
+use super::ledger::within;
+use super::limits::EXTRA_WORK;
 use super::recompiles::Recompiles;
 use crate::events::facts::CallCount;
 use crate::events::iteration::Iteration;
@@ -16,26 +17,16 @@ pub(crate) const RULE: &str = "compilation";
 /// Number of iterations at the beginning of a process in which compilation counts as part of the program's start and
 /// gives no finding.
 pub(super) const START_UP: u64 = 32;
-/// Minimum share of the time that compilation must cost for a finding, as a fraction.
-const MIN_SHARE: f64 = 0.005;
-/// Minimum share of the time that compilation must cost for a finding, as a fraction, if it explains at least
-/// [`MIN_SHARE_OF_SLOW`] of the time by which slow iterations exceed the median.
-const MIN_EXPLAINING_SHARE: f64 = 0.001;
-
 pub(super) fn when() -> String {
     format!(
-        "iterations from {START_UP} on in which code is loaded or compiled take over {} of the time longer than the others; or over \
-         {}, and that is over {} of what slow iterations (1.5 times the median) take beyond it",
-        Share(MIN_SHARE),
-        Share(MIN_EXPLAINING_SHARE),
-        Share(MIN_SHARE_OF_SLOW)
+        "iterations from {START_UP} on in which code is loaded or compiled take longer than the others by {EXTRA_WORK}"
     )
 }
 
 pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
     let process = one.process;
-    let recompiles = Recompiles::find(one, START_UP);
-    let is_sampled = !recompiles.iterations.is_empty();
+    let recompiles = one.recompiles();
+    let is_sampled = recompiles.iterations.range(START_UP..).next().is_some();
     if process.facts.origin.is_own()
         && !is_sampled
         && !process.facts.calls.iter().any(CallCount::compiles)
@@ -61,11 +52,12 @@ pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
     // If most iterations compile, there are too few iterations without compilation to compare them with. So use the
     // share of the calls that compile in the ledger (time by cause) instead, or the share of samples in torch.compile's
     // compiler if that is greater.
-    let (share, of_slow, cost) = if steps.len() * 2 > all {
+    let (share, longer, cost) = if steps.len() * 2 > all {
         // Many of these calls are made by the compiler that the samples show, so the two shares are not added.
         let calls = process.ledger.host_share(LedgerKind::Compilation);
         let share = calls.max(recompiles.share);
-        (share, 0.0, format!("for {} of the time", Share(share)))
+        let cost = format!("for {} of the time", Share(share));
+        (share, Lost::default(), cost)
     } else {
         let longer = one.longer(compiles);
         let share = one.share(longer.total);
@@ -74,17 +66,16 @@ pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
             "which take {each} longer each than the others: {} of the time",
             Share(share)
         );
-        (share, longer.of_slow, cost)
+        (share, longer, cost)
     };
     let evidence = format!(
         "{} in {} of {all} iterations ({}), {cost}{}",
-        activity(one, &steps, &recompiles),
+        activity(one, &steps, recompiles),
         steps.len(),
         first_numbers(steps.iter().map(|iteration| iteration.n)),
-        called_in(one, &recompiles)
+        called_in(one, recompiles)
     );
-    let explains = share >= MIN_EXPLAINING_SHARE && of_slow >= MIN_SHARE_OF_SLOW;
-    match share >= MIN_SHARE || explains {
+    match EXTRA_WORK.are_reached(share, &longer) {
         true => Judgement::yes(evidence, share),
         false => Judgement::No(evidence),
     }

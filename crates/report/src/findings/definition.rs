@@ -59,6 +59,13 @@ pub struct Rule {
     pub(super) judge: Judge,
 }
 
+impl Rule {
+    /// Returns true if the finding's loss is only an upper bound ([`Judge::AtMost`]).
+    pub(super) const fn is_at_most(&self) -> bool {
+        matches!(self.judge, Judge::AtMost(_))
+    }
+}
+
 impl std::fmt::Debug for Rule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name)
@@ -69,9 +76,12 @@ impl std::fmt::Debug for Rule {
 pub(super) enum Judge {
     /// The function judges each process separately, and waits for a processor are subtracted from the finding's loss.
     Each(fn(&Evidence<'_>) -> Judgement),
-    /// The function judges each process separately, by its ledger (time by cause). The ledger lists waits for a
-    /// processor in rows of their own, so these waits are not subtracted from the finding's loss again.
-    Ledger(fn(&Evidence<'_>) -> Judgement),
+    /// The function judges each process separately. The finding's loss contains no waits for a processor, so these are
+    /// not subtracted from it. For example, the ledger (time by cause) lists these waits in rows of their own.
+    Undelayed(fn(&Evidence<'_>) -> Judgement),
+    /// The function judges each process separately. The finding's loss is an upper bound of the time of the GPU that a
+    /// fix would save. So a finding with another loss comes first, and the confidence is at most medium.
+    AtMost(fn(&Evidence<'_>) -> Judgement),
     /// The function judges all processes of the job together.
     All(fn(&[Evidence<'_>], JobAnalyses<'_>) -> Judgement),
 }

@@ -1,9 +1,12 @@
 //! Figures of one process by which rules are judged. Shares are fractions of the total time of
 //! iterations.
 
+use std::cell::OnceCell;
+
 use tllmprof_calls::{CallPurpose, Wait, kind_of};
 use tllmprof_record::Metric;
 
+use super::recompiles::Recompiles;
 use crate::events::facts::CallCount;
 use crate::events::iteration::Iteration;
 use crate::events::named::Named;
@@ -53,6 +56,7 @@ pub(crate) struct Evidence<'a> {
     pub sum: &'a Sum,
     /// The name that distinguishes the process from other processes; empty if only one process has iterations.
     pub who: String,
+    recompiles: OnceCell<Recompiles>,
 }
 
 /// Number of CUDA calls of some kind, and their total time in nanoseconds.
@@ -102,6 +106,7 @@ impl<'a> Evidence<'a> {
                 place,
                 sum: process.sum.as_ref()?,
                 who: name.clone(),
+                recompiles: OnceCell::new(),
             })
         });
         let mut with: Vec<_> = with.collect();
@@ -109,6 +114,11 @@ impl<'a> Evidence<'a> {
             one.who.clear();
         }
         with
+    }
+
+    /// Returns the iterations in which torch.compile compiles, according to sampled stacks.
+    pub(super) fn recompiles(&self) -> &Recompiles {
+        self.recompiles.get_or_init(|| Recompiles::find(self))
     }
 
     /// Returns the qualifying iterations, which are those that the report's figures include.
@@ -272,8 +282,11 @@ impl<'a> Evidence<'a> {
     pub(crate) fn lost(&self, part: impl Fn(&Iteration) -> u64) -> Lost {
         // Skip iterations in which a graph is captured or code is compiled, because the capture or the compilation
         // makes them slow. If most iterations are such iterations, skip none.
+        let recompiles = self.recompiles();
         let is_slow = |iteration: &Iteration| {
-            iteration.preparation.captures > 0 || iteration.preparation.compilations > 0
+            iteration.preparation.captures > 0
+                || iteration.preparation.compilations > 0
+                || recompiles.iterations.contains(&iteration.n)
         };
         let slow = self.iterations().filter(|iteration| is_slow(iteration));
         let few = slow.count() * 2 <= self.iterations().count();

@@ -7,8 +7,7 @@ use tllmprof_record::{Batch, Phase};
 
 use super::Judgement;
 use super::evidence::{Evidence, first_numbers};
-use super::ledger::MIN_SHARE_OF_SLOW;
-use super::recompiles::Recompiles;
+use super::limits::EXTRA_WORK;
 use crate::events::iteration::Iteration;
 use crate::numbers::quantiles::Quantiles;
 use crate::numbers::units::{Share, Time};
@@ -24,23 +23,13 @@ const MIN_EACH: usize = 4;
 const MIN_LAUNCHES_RATIO: u64 = 2;
 /// Minimum share of the iterations without a graph that must take longer than those with a graph, as a fraction.
 const MIN_LONGER: f64 = 0.75;
-/// Minimum time that the iterations without a graph must cost for a finding, as a fraction of the time of all
-/// iterations.
-const MIN_SHARE: f64 = 0.005;
-/// Minimum time that the iterations without a graph must cost for a finding, as a fraction of the time of all
-/// iterations, if these iterations explain at least [`MIN_SHARE_OF_SLOW`] of the time by which slow iterations exceed
-/// the median.
-const MIN_EXPLAINING_SHARE: f64 = 0.001;
+
 pub(super) fn when() -> String {
     format!(
         "at least {MIN_EACH} decode iterations launch no graph, although graphs, before and in at least {MIN_EACH} iterations, ran \
          batches of at least their tokens and of as many tokens a request; they make at least {MIN_LAUNCHES_RATIO} times the \
-         launches of those, {} of them or more are longer, by over {} of the time in all; or over {}, and that is over {} of what slow iterations (1.5 times \
-         the median) take beyond it",
+         launches of those, {} of them or more are longer, and all together by {EXTRA_WORK}",
         Share(MIN_LONGER),
-        Share(MIN_SHARE),
-        Share(MIN_EXPLAINING_SHARE),
-        Share(MIN_SHARE_OF_SLOW)
     )
 }
 
@@ -85,8 +74,7 @@ pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
         .map(|one| (one.iteration.n, one.more()))
         .collect();
     let lost = one.beyond(|iteration| beyond.get(&iteration.n).copied().unwrap_or(0));
-    let explains = cost >= MIN_EXPLAINING_SHARE && lost.of_slow >= MIN_SHARE_OF_SLOW;
-    match is_longer && (cost >= MIN_SHARE || explains) {
+    match is_longer && EXTRA_WORK.are_reached(cost, &lost) {
         true => Judgement::yes(evidence, cost),
         false => Judgement::No(evidence),
     }
@@ -173,7 +161,7 @@ fn fallbacks<'a>(one: &Evidence<'a>, decodes: &[Decode<'a>]) -> Vec<Fallback<'a>
     for group in groups.values_mut() {
         group.sort_by_key(|(tokens, iteration)| (*tokens, iteration.n));
     }
-    let recompiles = Recompiles::find(one, 0);
+    let recompiles = one.recompiles();
     let displaced = beside_displaced_launches(one);
     let mut compared = HashMap::new();
     let is_eager = |decode: &&Decode<'_>| {

@@ -158,7 +158,11 @@ pub(crate) fn copies(one: &Evidence<'_>) -> Judgement {
         .max_by_key(|copy| copy.total);
     let most = most.map(|copy| {
         let (kind, count) = (&copy.kind, copy.count);
-        format!(": {count} {kind}{} in {}", copy.size(), Time(copy.total))
+        let size = copy.size();
+        format!(
+            ": {count} {kind}{size} in {}, both in all",
+            Time(copy.total)
+        )
     });
     Judgement::Yes {
         evidence: evidence + &most.unwrap_or_default(),

@@ -8,6 +8,7 @@ use tllmprof_record::CallKind;
 use super::Judgement;
 use super::evidence::Evidence;
 use super::host;
+use super::limits::{EXTRA_WORK, INTERRUPTION};
 use crate::events::facts::CallCount;
 use crate::events::iteration::{Iteration, Used};
 use crate::events::requests::gives_work;
@@ -28,15 +29,6 @@ pub(crate) const INPUT_RULE: &str = "input-bound";
 pub(crate) const FAULTS_RULE: &str = "page-faults";
 /// Name of the finding `preempted`: a thread was ready to run but waited for a processor.
 pub(crate) const DELAYED_RULE: &str = "preempted";
-
-/// Minimum share of the time that graph captures must cost for a finding, as a fraction.
-const MIN_CAPTURES: f64 = 0.005;
-/// Minimum share of the time that graph captures must cost for a finding, as a fraction, if they explain at least
-/// [`MIN_SHARE_OF_SLOW`] of the time by which slow iterations exceed the median.
-const MIN_EXPLAINING_CAPTURES: f64 = 0.001;
-/// Minimum share of a cause in the total time by which slow iterations exceed the median, as a fraction. A cause with
-/// a smaller share does not count as the explanation of slow iterations.
-pub(super) const MIN_SHARE_OF_SLOW: f64 = 0.5;
 
 /// Minimum number of copies per iteration for the finding on small copies.
 const MIN_COPIES: f64 = 8.0;
@@ -82,13 +74,6 @@ const MIN_BLOCKED: f64 = 0.15;
 /// takes.
 const MIN_DECIDING: f64 = 0.3;
 
-/// Minimum share of waits for a processor in the time, as a fraction, for the finding `preempted`.
-const MIN_DELAYED: f64 = 0.05;
-/// Minimum share of waits for a processor in the time, as a fraction, for the finding `preempted`,
-/// if these waits explain at least [`MIN_SHARE_OF_SLOW`] of the time by which slow iterations
-/// exceed the median.
-const MIN_EXPLAINING_DELAYS: f64 = 0.01;
-
 /// Minimum number of page faults per iteration for the finding `page-faults`.
 const MIN_FAULTS: f64 = 50.0;
 /// Minimum share of the time, as a fraction, that the thread spends in the operating system's
@@ -103,13 +88,7 @@ const MIN_OUTSIDE: f64 = 0.5;
 const MIN_REQUESTS: f64 = 0.05;
 
 pub(crate) fn recapture_when() -> String {
-    format!(
-        "iterations in which a graph is captured take over {} of the time longer than the others; or over {}, and that is \
-         over {} of what slow iterations (1.5 times the median) take beyond it",
-        Share(MIN_CAPTURES),
-        Share(MIN_EXPLAINING_CAPTURES),
-        Share(MIN_SHARE_OF_SLOW)
-    )
+    format!("iterations in which a graph is captured take longer than the others by {EXTRA_WORK}")
 }
 
 pub(crate) fn recapture(one: &Evidence<'_>) -> Judgement {
@@ -129,7 +108,7 @@ pub(crate) fn recapture(one: &Evidence<'_>) -> Judgement {
             "a graph is captured in {captured} of {all} iterations, for {} of the time",
             Share(share)
         );
-        return match share >= MIN_CAPTURES {
+        return match share >= EXTRA_WORK.any {
             true => Judgement::yes(evidence, share),
             false => Judgement::No(evidence),
         };
@@ -141,8 +120,7 @@ pub(crate) fn recapture(one: &Evidence<'_>) -> Judgement {
         Time(excess.total / captured as u64),
         Share(share)
     );
-    let explains = share >= MIN_EXPLAINING_CAPTURES && excess.of_slow >= MIN_SHARE_OF_SLOW;
-    match share >= MIN_CAPTURES || explains {
+    match EXTRA_WORK.are_reached(share, &excess) {
         true => Judgement::yes(evidence, share),
         false => Judgement::No(evidence),
     }
@@ -658,13 +636,7 @@ pub(crate) fn idle(one: &Evidence<'_>) -> Judgement {
 }
 
 pub(crate) fn delayed_when() -> String {
-    format!(
-        "waits for a processor, beside other waits, take over {} of the time; or over {}, and are over {} of what slow \
-         iterations (1.5 times the median) take beyond it",
-        Share(MIN_DELAYED),
-        Share(MIN_EXPLAINING_DELAYS),
-        Share(MIN_SHARE_OF_SLOW)
-    )
+    format!("waits for a processor, beside other waits, take {INTERRUPTION}")
 }
 
 pub(crate) fn delayed(one: &Evidence<'_>) -> Judgement {
@@ -685,9 +657,7 @@ pub(crate) fn delayed(one: &Evidence<'_>) -> Judgement {
         one.a_step(),
         Share(share)
     );
-    match share >= MIN_DELAYED
-        || share >= MIN_EXPLAINING_DELAYS && lost.of_slow >= MIN_SHARE_OF_SLOW
-    {
+    match INTERRUPTION.are_reached(share, &lost) {
         true => Judgement::yes(evidence, share),
         false => Judgement::No(evidence),
     }

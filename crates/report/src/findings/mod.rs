@@ -13,6 +13,7 @@ mod fallback;
 mod gpu;
 mod host;
 mod ledger;
+mod limits;
 mod python;
 mod ranks;
 mod recompiles;
@@ -24,6 +25,7 @@ mod streams;
 pub mod text;
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -161,7 +163,8 @@ pub fn findings(
     separate_skew(&mut findings);
     withdraw_explained_idle(&mut findings);
     withdraw_explained_copies(&mut findings);
-    rank_serial_streams(&mut findings, &all);
+    separate_idle(&mut findings);
+    remove_upper_bounds(&mut findings, &all);
     limit_losses(&mut findings);
     for (finding, found) in findings.iter_mut().zip(found) {
         finding.is_partly_others = finding.loss < found;
@@ -208,18 +211,13 @@ fn loss(findings: &[Finding], name: &str) -> Option<f64> {
 }
 
 /// Removes waits for a processor, which the finding `preempted` reports, from the losses of other findings. These waits
-/// make every activity take longer, so each loss contains a part of them. Findings that are based on the ledger (time
-/// by cause) are not changed, because the ledger already lists these waits separately.
+/// make every activity of the host take longer, so each loss contains a part of them, except those of
+/// [`Judge::Undelayed`] and [`Judge::AtMost`].
 fn separate_delays(findings: &mut [Finding]) {
     let Some(delayed) = loss(findings, ledger::DELAYED_RULE) else {
         return;
     };
-    // The loss of `eager-fallback` does not contain waits for a processor, and the loss of `serial-streams` is time of
-    // the GPU and not of the host's thread.
-    let is_without = |rule: &Rule| {
-        matches!(rule.judge, Judge::Ledger(_))
-            || [fallback::FALLBACK_RULE, streams::SERIAL_RULE].contains(&rule.name)
-    };
+    let is_without = |rule: &Rule| matches!(rule.judge, Judge::Undelayed(_) | Judge::AtMost(_));
     let others = findings
         .iter_mut()
         .filter(|finding| !is_without(finding.rule));
@@ -362,10 +360,11 @@ fn merge_code_into_slow_rank(findings: &mut [Finding], all: &[Evidence<'_>]) {
 /// Withdraws the finding `gpu-idle` if at least one finding on a cause holds whose loss is [`ledger::MIN_PART`] or
 /// more.
 fn withdraw_explained_idle(findings: &mut [Finding]) {
-    // Streams that take turns do not explain idle time: their loss is time in which the GPU is busy.
+    // A loss of `Judge::AtMost` is time in which the GPU is busy, so it does not explain idle time.
     let says_why = |finding: &&Finding| {
         let is_cause = finding.rule.kind == FindingKind::Cause
-            && ![ledger::IDLE_RULE, streams::SERIAL_RULE].contains(&finding.rule.name);
+            && finding.rule.name != ledger::IDLE_RULE
+            && !finding.rule.is_at_most();
         let explains = finding.loss.is_some_and(|loss| loss >= ledger::MIN_PART);
         finding.verdict == Verdict::Yes && is_cause && explains
     };
@@ -374,6 +373,37 @@ fn withdraw_explained_idle(findings: &mut [Finding]) {
         && idle.verdict == Verdict::Yes
     {
         idle.withdraw();
+    }
+}
+
+/// Subtracts the GPU idle time that other causes claim from what the finding `gpu-idle` claims, and from its loss.
+fn separate_idle(findings: &mut [Finding]) {
+    let mut claimed: HashMap<(usize, LedgerSide, String), u64> = HashMap::new();
+    let others = findings.iter().filter(|finding| {
+        finding.verdict == Verdict::Yes
+            && finding.rule.kind == FindingKind::Cause
+            && finding.rule.name != ledger::IDLE_RULE
+    });
+    for row in others.flat_map(|finding| &finding.claims) {
+        let key = (row.process, row.ledger, row.cause.clone());
+        *claimed.entry(key).or_default() += row.ns;
+    }
+    let Some(idle) = find_finding(findings, ledger::IDLE_RULE) else {
+        return;
+    };
+    let all: u64 = idle.claims.iter().map(|row| row.ns).sum();
+    for row in &mut idle.claims {
+        let key = (row.process, row.ledger, row.cause.clone());
+        row.ns = row
+            .ns
+            .saturating_sub(claimed.get(&key).copied().unwrap_or(0));
+    }
+    idle.claims.retain(|row| row.ns > 0);
+    let left: u64 = idle.claims.iter().map(|row| row.ns).sum();
+    match left {
+        0 if all > 0 => idle.withdraw(),
+        _ if left < all => idle.loss = idle.loss.map(|loss| loss * left as f64 / all as f64),
+        _ => {}
     }
 }
 
@@ -390,10 +420,10 @@ fn withdraw_explained_copies(findings: &mut [Finding]) {
     }
 }
 
-/// Removes the loss of the finding `serial-streams` if another cause has a loss of at least [`ledger::MIN_PART`].
-/// Keeps the loss if the GPUs of all processes are busy for at least [`streams::MIN_BUSY`] of the time. The loss of
-/// `serial-streams` is only an upper bound, so it must not put this finding before the other cause.
-fn rank_serial_streams(findings: &mut [Finding], all: &[Evidence<'_>]) {
+/// Removes losses that are only upper bounds ([`Judge::AtMost`]) if another cause has a loss of at least
+/// [`ledger::MIN_PART`], so that the other cause comes first. Keeps them if the GPUs of all processes are busy for at
+/// least [`streams::MIN_BUSY`] of the time.
+fn remove_upper_bounds(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let is_busy = |one: &Evidence<'_>| {
         one.busy()
             .is_some_and(|busy| busy.share() >= streams::MIN_BUSY)
@@ -401,13 +431,14 @@ fn rank_serial_streams(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let is_other = |finding: &Finding| {
         finding.verdict == Verdict::Yes
             && finding.rule.kind == FindingKind::Cause
-            && finding.rule.name != streams::SERIAL_RULE
+            && !finding.rule.is_at_most()
             && finding.loss.is_some_and(|loss| loss >= ledger::MIN_PART)
     };
     if all.iter().all(is_busy) || !findings.iter().any(is_other) {
         return;
     }
-    if let Some(finding) = find_finding(findings, streams::SERIAL_RULE) {
+    let bounds = findings.iter_mut();
+    for finding in bounds.filter(|finding| finding.rule.is_at_most()) {
         finding.loss = None;
     }
 }
@@ -462,16 +493,18 @@ fn judge_rule(rule: &'static Rule, all: &[Evidence<'_>], together: JobAnalyses<'
     let lacks = all.iter().find_map(lacked);
     let mut claims = Vec::new();
     let (judged, place) = match (rule.judge, lacks) {
-        (Judge::Each(judge) | Judge::Ledger(judge), _) => combine(all.iter().map(|one| {
-            let judged = match lacked(one) {
-                Some(data) => Judgement::Unknown(data.missing().to_owned()),
-                None => judge(one),
-            };
-            if matches!(judged, Judgement::Yes { .. }) {
-                claims.extend(rule.claims.claim(one));
-            }
-            (one, judged)
-        })),
+        (Judge::Each(judge) | Judge::Undelayed(judge) | Judge::AtMost(judge), _) => {
+            combine(all.iter().map(|one| {
+                let judged = match lacked(one) {
+                    Some(data) => Judgement::Unknown(data.missing().to_owned()),
+                    None => judge(one),
+                };
+                if matches!(judged, Judgement::Yes { .. }) {
+                    claims.extend(rule.claims.claim(one));
+                }
+                (one, judged)
+            }))
+        }
         (Judge::All(_), Some(data)) => (Judgement::Unknown(data.missing().to_owned()), None),
         (Judge::All(judge), None) => {
             let place = match rule.name {
@@ -495,11 +528,9 @@ fn judge_rule(rule: &'static Rule, all: &[Evidence<'_>], together: JobAnalyses<'
     let about = all
         .iter()
         .filter(|one| place.is_none_or(|place| place == one.place));
-    // A necessary and an unnecessary order of streams look the same, so the confidence in `serial-streams` is at most
-    // medium.
-    let limit = match (rule.name, verdict) {
-        (streams::SERIAL_RULE, Verdict::Yes) => Confidence::Medium,
-        _ => Confidence::High,
+    let limit = match verdict == Verdict::Yes && rule.is_at_most() {
+        true => Confidence::Medium,
+        false => Confidence::High,
     };
     let confidence = about.map(|one| one.confidence().min(limit)).min();
     Finding {
@@ -552,5 +583,65 @@ fn combine<'a, 'b: 'a>(
         }
         (None, Some(evidence), _) => (Judgement::Unknown(evidence), None),
         (None, None, no) => (Judgement::No(no.unwrap_or_default()), None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a finding that holds, and that claims GPU idle time: for each cause, the time in nanoseconds.
+    fn claiming(name: &str, loss: f64, claims: &[(&str, u64)]) -> Finding {
+        let rule = RULES.iter().find(|rule| rule.name == name).unwrap();
+        let row = |&(cause, ns): &(&str, u64)| ClaimedRow {
+            process: 0,
+            ledger: LedgerSide::Gpu,
+            cause: cause.to_owned(),
+            ns,
+        };
+        Finding {
+            id: rule.name,
+            rule,
+            verdict: Verdict::Yes,
+            confidence: Some(Confidence::High),
+            evidence: String::new(),
+            advice: String::new(),
+            loss: Some(loss),
+            claims: claims.iter().map(row).collect(),
+            is_partly_others: false,
+            place: Some(0),
+            needs: "",
+            is_foreign: false,
+        }
+    }
+
+    #[test]
+    fn idle_time_that_another_cause_claims_is_not_claimed_twice() {
+        let mut findings = [
+            claiming(
+                ledger::IDLE_RULE,
+                0.4,
+                &[("idle: wait", 300), ("idle: copy", 100)],
+            ),
+            claiming("small-copies", 0.08, &[("idle: copy", 80)]),
+        ];
+        separate_idle(&mut findings);
+        let claims = findings[0].claims.iter().map(|row| (&*row.cause, row.ns));
+        assert_eq!(
+            claims.collect::<Vec<_>>(),
+            [("idle: wait", 300), ("idle: copy", 20)]
+        );
+        assert!((findings[0].loss.unwrap() - 0.32).abs() < 1e-9);
+        assert_eq!(
+            (findings[1].loss, findings[1].claims[0].ns),
+            (Some(0.08), 80)
+        );
+        // If another cause claims all of the idle time, the finding is withdrawn.
+        let mut findings = [
+            claiming(ledger::IDLE_RULE, 0.3, &[("idle: copy", 80)]),
+            claiming("small-copies", 0.08, &[("idle: copy", 80)]),
+        ];
+        separate_idle(&mut findings);
+        assert_eq!((findings[0].verdict, findings[0].loss), (Verdict::No, None));
     }
 }

@@ -2,36 +2,15 @@
 
 use super::Judgement;
 use super::evidence::{Evidence, Lost};
+use super::limits::INTERRUPTION;
 use crate::numbers::units::{Share, Time};
 
-/// Minimum share of the time that a cause (collections or the GIL) must cost for a finding, as a
-/// fraction.
-const MIN_LOST_SHARE: f64 = 0.05;
-/// Minimum share of the cause in the total time by which slow iterations exceed the median, as a fraction. With a
-/// smaller share, the cause does not count as the explanation of slow iterations.
-const MIN_SHARE_OF_SLOW: f64 = 0.5;
-/// Share of the time, as a fraction, below which there is no finding even if the cause explains
-/// slow iterations.
-const NEGLIGIBLE_SHARE: f64 = 0.01;
-
 pub(crate) fn gc_when() -> String {
-    when("collections")
+    format!("collections take {INTERRUPTION}")
 }
 
 pub(crate) fn gil_when() -> String {
-    when("waits")
-}
-
-fn when(what: &str) -> String {
-    let (lost, least, of_slow) = (
-        Share(MIN_LOST_SHARE),
-        Share(NEGLIGIBLE_SHARE),
-        Share(MIN_SHARE_OF_SLOW),
-    );
-    format!(
-        "{what} take over {lost} of the time; or over {least}, and are over {of_slow} of what slow iterations \
-         (1.5 times the median) take beyond it"
-    )
+    format!("waits take {INTERRUPTION}")
 }
 
 pub(crate) fn gc(one: &Evidence<'_>) -> Judgement {
@@ -95,13 +74,9 @@ fn judge(one: &Evidence<'_>, what: &str, lost: Lost) -> Judgement {
         slow => format!("; to blame in {} of {slow} slow iterations", lost.hit),
     };
     let evidence = format!("{what}: {} of the time{slow}", Share(share));
-    if share >= MIN_LOST_SHARE || share >= NEGLIGIBLE_SHARE && lost.of_slow >= MIN_SHARE_OF_SLOW {
-        Judgement::Yes {
-            evidence,
-            loss: Some(share),
-        }
-    } else {
-        Judgement::No(evidence)
+    match INTERRUPTION.are_reached(share, &lost) {
+        true => Judgement::yes(evidence, share),
+        false => Judgement::No(evidence),
     }
 }
 

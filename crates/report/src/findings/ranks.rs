@@ -8,7 +8,6 @@ use super::evidence::Evidence;
 use super::fallback::FALLBACK_RULE;
 use super::host::LAUNCH_RULE;
 use super::ledger::{CODE_RULE, IDLE_RULE};
-use super::streams::SERIAL_RULE;
 use crate::numbers::quantiles::Quantiles;
 use crate::numbers::units::{Rate, Share, Time};
 use crate::ranks::skew::Skew;
@@ -176,16 +175,16 @@ pub(crate) fn theirs(one: &Evidence<'_>, all: &[Evidence<'_>], rules: &[Rule]) -
 /// separately.
 fn causes(one: &Evidence<'_>, rules: &[Rule]) -> f64 {
     // Host code, and an idle GPU that waits for the host code, are symptoms of a slow rank. These symptoms do not count
-    // as separate causes. The loss by streams that take turns does not count either, because it is only an upper bound.
+    // as separate causes. Losses that are only upper bounds do not count, either.
     let is_one = |rule: &&Rule| {
-        rule.kind == FindingKind::Cause && ![CODE_RULE, IDLE_RULE, SERIAL_RULE].contains(&rule.name)
+        rule.kind == FindingKind::Cause && ![CODE_RULE, IDLE_RULE].contains(&rule.name)
     };
     let loss = |rule: &Rule| match rule.judge {
-        Judge::Each(judge) | Judge::Ledger(judge) => match judge(one) {
+        Judge::Each(judge) | Judge::Undelayed(judge) => match judge(one) {
             Judgement::Yes { loss, .. } => loss,
             Judgement::No(_) | Judgement::Unknown(_) => None,
         },
-        Judge::All(_) => None,
+        Judge::AtMost(_) | Judge::All(_) => None,
     };
     let all = rules.iter().filter(is_one);
     let all: f64 = all.filter_map(loss).sum();

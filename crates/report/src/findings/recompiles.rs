@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::compilation::START_UP;
 use super::evidence::Evidence;
 use crate::events::iteration::Iteration;
 use crate::events::samples::Frames;
@@ -31,17 +32,17 @@ const TORCH: &str = "/torch/";
 pub(super) struct Recompiles {
     /// The numbers of these iterations.
     pub iterations: BTreeSet<u64>,
-    /// The function outside torch whose call of torch.compile's code led to the compiler; the one with the most samples
-    /// if there are several.
+    /// The function outside torch whose call of torch.compile's code led to the compiler, in iterations from
+    /// [`START_UP`] on; the one with the most samples if there are several.
     pub caller: Option<String>,
     /// The share of samples in the compiler among all Python samples that were taken on iterations' threads during
-    /// iterations, as a fraction.
+    /// iterations, as a fraction. Samples in the compiler count from iteration [`START_UP`] on.
     pub share: f64,
 }
 
 impl Recompiles {
-    /// Returns the iterations from the number `first` on in which torch.compile compiles.
-    pub(super) fn find(one: &Evidence<'_>, first: u64) -> Self {
+    /// Returns the iterations in which torch.compile compiles.
+    pub(super) fn find(one: &Evidence<'_>) -> Self {
         let sampled = &one.process.stacks.sampled;
         let mut threads: HashMap<u32, Vec<&Iteration>> = HashMap::new();
         for iteration in one.iterations() {
@@ -68,9 +69,12 @@ impl Recompiles {
             let stack = stacks
                 .entry(sample.frame)
                 .or_insert_with(|| Compiling::find(&sampled.frames, sample.frame));
-            if let Some(stack) = stack.as_ref().filter(|_| iteration.n >= first) {
+            let Some(stack) = stack.as_ref() else {
+                continue;
+            };
+            found.iterations.insert(iteration.n);
+            if iteration.n >= START_UP {
                 compiling += 1;
-                found.iterations.insert(iteration.n);
                 if let Some(caller) = stack.caller {
                     *callers.entry(caller).or_default() += 1;
                 }

@@ -124,7 +124,7 @@ pub const RULES: &[Rule] = &[
         needs: "",
         claims: ClaimRule::None,
         data: STEPS,
-        judge: Judge::Each(fallback::judge),
+        judge: Judge::Undelayed(fallback::judge),
     },
     Rule {
         name: compilation::RULE,
@@ -152,7 +152,7 @@ pub const RULES: &[Rule] = &[
         needs: "",
         claims: ClaimRule::Code,
         data: CALLS,
-        judge: Judge::Ledger(ledger::code),
+        judge: Judge::Undelayed(ledger::code),
     },
     Rule {
         name: ledger::IDLE_RULE,
@@ -164,7 +164,7 @@ pub const RULES: &[Rule] = &[
         needs: KERNELS,
         claims: ClaimRule::AllIdle,
         data: CALLS,
-        judge: Judge::Ledger(ledger::idle),
+        judge: Judge::Undelayed(ledger::idle),
     },
     Rule {
         name: ledger::BLOCKED_RULE,
@@ -177,7 +177,7 @@ pub const RULES: &[Rule] = &[
         needs: "a newer library",
         claims: ClaimRule::Idle(&[Claim::Blocked]),
         data: &[],
-        judge: Judge::Ledger(ledger::blocked),
+        judge: Judge::Undelayed(ledger::blocked),
     },
     Rule {
         name: ledger::INPUT_RULE,
@@ -190,7 +190,7 @@ pub const RULES: &[Rule] = &[
         needs: "--stacks",
         claims: ClaimRule::Idle(&[Claim::Input]),
         data: &[],
-        judge: Judge::Ledger(ledger::input),
+        judge: Judge::Undelayed(ledger::input),
     },
     Rule {
         name: ledger::DELAYED_RULE,
@@ -203,7 +203,7 @@ pub const RULES: &[Rule] = &[
         needs: "a newer library",
         claims: ClaimRule::Host(&[LedgerKind::Delayed]),
         data: &[],
-        judge: Judge::Ledger(ledger::delayed),
+        judge: Judge::Undelayed(ledger::delayed),
     },
     Rule {
         name: ledger::FAULTS_RULE,
@@ -339,7 +339,7 @@ pub const RULES: &[Rule] = &[
         needs: KERNELS,
         claims: ClaimRule::None,
         data: GPU,
-        judge: Judge::Each(streams::serial),
+        judge: Judge::AtMost(streams::serial),
     },
     Rule {
         name: gpu::COPIES_RULE,

@@ -4,7 +4,7 @@
 use super::Judgement;
 use super::evidence::Evidence;
 use crate::kernels::streams::{
-    MAX_AT_ONCE, MIN_EXPLAINED, MIN_STREAM_SHARE, StreamOrder, StreamPair,
+    MAX_AT_ONCE, MIN_EXPLAINED, MIN_STREAM_SHARE, StreamOrder, StreamPair, StreamSearch,
 };
 use crate::ledger::LedgerKind;
 use crate::numbers::units::{Rate, Share};
@@ -48,14 +48,17 @@ pub(crate) fn serial(one: &Evidence<'_>) -> Judgement {
     if one.process.record.dropped > 0 {
         return Judgement::Unknown("events are missing in the record".to_owned());
     }
-    let Some(pair) = &kernels.streams else {
-        return match kernels.has_too_many_pieces {
-            true => Judgement::Unknown("there are too many kernels, copies or calls".to_owned()),
-            false => Judgement::No(format!(
+    let pair = match &kernels.streams {
+        StreamSearch::Pair(pair) => pair,
+        StreamSearch::TooMuch => {
+            return Judgement::Unknown("there are too many kernels, copies or calls".to_owned());
+        }
+        StreamSearch::Nothing => {
+            return Judgement::No(format!(
                 "no two streams have over {} of the GPU's work each in most iterations, outside graphs and collectives",
                 Share(MIN_STREAM_SHARE)
-            )),
-        };
+            ));
+        }
     };
     let [more, less] = pair.streams.map(|one| one.stream);
     let at_once = Share(pair.at_once_share());

@@ -20,6 +20,7 @@ use crate::events::spans::{Span, Spans};
 use crate::events::window::{WindowEdge, pairs};
 use crate::events::work::{GpuWork, GpuWorkKind};
 use blocks::BlockTally;
+use streams::StreamSearch;
 pub use sums::{CopyTotal, KernelSum, KernelTotal, Samples};
 pub(crate) use sums::{DeviceSum, Kernels, Tallied};
 
@@ -300,8 +301,7 @@ impl<'a> KernelTally<'a> {
                 copies: copies(&self.copies),
                 window: Some(sum),
                 blocks: self.blocks.finish(&is_one, strings),
-                streams: None,
-                has_too_many_pieces: false,
+                streams: StreamSearch::Nothing,
                 missing: 0,
                 devices: sums,
             },

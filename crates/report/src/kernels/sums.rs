@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::blocks::Blocks;
-use super::streams::StreamPair;
+use super::streams::{StreamPair, StreamSearch};
 use crate::events::busy::DeviceActivity;
 use crate::events::iteration::InKernels;
 use crate::events::raw::RawIteration;
@@ -31,11 +31,12 @@ pub struct Kernels {
     pub blocks: Option<Blocks>,
     /// The two streams of a GPU whose overlap would save most; `null` if no two streams have enough work of their own, or
     /// if the record does not contain the streams that calls use.
-    #[serde(rename = "stream_pair")]
-    pub streams: Option<StreamPair>,
-    /// True if `streams` is `None` because there are too many kernels, copies or calls to analyze.
-    #[serde(skip)]
-    pub has_too_many_pieces: bool,
+    #[serde(
+        rename = "stream_pair",
+        serialize_with = "StreamSearch::serialize_pair"
+    )]
+    #[schemars(with = "Option<StreamPair>")]
+    pub streams: StreamSearch,
     /// Number of iterations in which kernels should have been recorded but were not, although the GPU was busy.
     #[serde(skip)]
     pub missing: u64,

@@ -53,7 +53,7 @@ impl FirstPass {
         let Entry::Event { thread, event } = *entry else {
             return;
         };
-        let gives_work = self.requests.take(&self.found, thread, &event);
+        let gives_work = self.requests.take(&self.found, clock, thread, &event);
         if gives_work {
             self.stacks.take_work(clock, thread, &event);
         }

@@ -21,6 +21,7 @@ use crate::batches::PhaseSum;
 use crate::calls::Calls;
 use crate::collectives::Collectives;
 use crate::events::facts::Facts;
+use crate::events::kernel_windows::KernelWindows;
 use crate::events::launches::LaunchTally;
 use crate::events::recording::Recording;
 use crate::events::window::Window;
@@ -145,6 +146,7 @@ impl Process {
             let taken = runs.filter(|run| run[0].gpu_busy.is_some());
             windows.extend(taken.map(|run| (run[0].start, run[run.len() - 1].end())));
         }
+        let windows = KernelWindows::new(windows);
         LaunchTally::new(clock, &self.facts.calls, windows, self.record.dropped > 0)
     }
 

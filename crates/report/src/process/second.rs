@@ -6,6 +6,7 @@ use super::first::{Edges, FirstResults};
 use crate::collectives::{CollectiveTally, Collectives};
 use crate::events::busy::DeviceActivity;
 use crate::events::causes::SlowestIterations;
+use crate::events::kernel_windows::KernelWindows;
 use crate::events::launchers::Launchers;
 use crate::events::launches::LaunchTally;
 use crate::events::raw::RawIteration;
@@ -80,18 +81,18 @@ impl<'a> SecondPass<'a> {
         let layers = layers.finish().map(|raw| LayerTally::new(raw, timeline()));
         // The call that launched a kernel is needed only for layers and for the analysis of streams ([`StreamTally`]).
         // Traces of other profilers do not contain the stream of a call, so their streams are not analyzed.
-        let windows: Vec<_> = match (&layers, known.facts.origin.is_own()) {
-            (None, false) => Vec::new(),
+        let windows = match (&layers, known.facts.origin.is_own()) {
+            (None, false) => KernelWindows::default(),
             _ => {
                 let windows = known.stretches.iter();
                 let windows = windows.filter_map(|window| span(window, iterations, clock));
-                windows.collect()
+                KernelWindows::new(windows.collect())
             }
         };
         let calls = &known.facts.calls;
         let own = match known.facts.origin.is_own() && !lacks_some {
             true => windows.clone(),
-            false => Vec::new(),
+            false => KernelWindows::default(),
         };
         let streams = StreamTally::new(clock, calls, timeline(), own);
         let launches = LaunchTally::new(clock, calls, windows, lacks_some);
@@ -175,7 +176,6 @@ impl<'a> SecondPass<'a> {
         let mut kernels = self.kernels.finish(iterations, edges.kernels, strings);
         let launches = self.launches.finish();
         let is_counted: Vec<_> = kernels.numbers.iter().map(Option::is_some).collect();
-        kernels.kernels.has_too_many_pieces = self.streams.is_too_much();
         kernels.kernels.streams = self.streams.finish(
             &launches,
             &is_counted,
