@@ -200,7 +200,7 @@ fn is_the_call(call: Call, frame: &CallFrame) -> bool {
 /// Returns true if the call is nested in the thread's outermost intercepted call. If that call was left without a
 /// return (by `longjmp` or an exception), clears the thread's outermost call and returns false.
 #[cfg(target_arch = "aarch64")] // on x86-64 the assembly code checks this itself
-pub extern "C" fn is_within_outer(frame: &CallFrame) -> bool {
+pub(crate) extern "C" fn is_within_outer(frame: &CallFrame) -> bool {
     contained(true, || {
         let is_within = is_nested(frame);
         if !is_within {

@@ -83,7 +83,7 @@ pub(crate) struct CallFrame {
 /// their addresses.
 #[cfg(target_arch = "aarch64")]
 #[repr(C)]
-pub struct CallFrame {
+pub(crate) struct CallFrame {
     /// The caller's frame pointer, which links this frame to the caller's frames.
     frame_pointer: usize,
     /// Return address of the call, which lies in its caller's code.
@@ -121,9 +121,9 @@ impl CallFrame {
     #[cfg(target_arch = "x86_64")]
     pub(crate) const VECTORS: usize = Self::BELOW + size_of::<[u128; 8]>();
     #[cfg(target_arch = "aarch64")]
-    pub const VECTORS: usize = offset_of!(Self, vectors);
+    pub(crate) const VECTORS: usize = offset_of!(Self, vectors);
     #[cfg(target_arch = "aarch64")]
-    pub const SIZE: usize = size_of::<Self>();
+    pub(crate) const SIZE: usize = size_of::<Self>();
 }
 
 // The frame-pointer register points to the start of the frame. The assembly code stores `thunk` and `result` with one

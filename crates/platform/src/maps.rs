@@ -7,6 +7,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+#[cfg(target_arch = "x86_64")]
 use super::sorted::sorted;
 
 /// One line of `/proc/self/maps`.

@@ -28,7 +28,7 @@ use tllmprof_platform::thread::Block;
 use tllmprof_steps::step::threads::Cell;
 
 use crate::export::{Binding, Export};
-use crate::frame::{Frame, STACK_WORDS};
+use crate::frame::{CallFrame, STACK_WORDS};
 use crate::stubs;
 use crate::thunk::{THUNK_SIZE, Thunk};
 
@@ -36,7 +36,7 @@ use crate::thunk::{THUNK_SIZE, Thunk};
 const _: () = assert!(Block::OUTER == Block::CELLS + 8);
 const _: () = assert!(Thunk::CELL == Thunk::REAL + 8);
 
-/// Pushes a frame with the layout of [`Frame`]. Saves the registers that may carry arguments. Also saves `$register`,
+/// Pushes a frame with the layout of [`CallFrame`]. Saves the registers that may carry arguments. Also saves `$register`,
 /// which holds the address of the [`Thunk`] or `Export` that describes the called function.
 macro_rules! save {
     ($register:literal) => {
@@ -216,10 +216,10 @@ pub(crate) unsafe extern "C" fn count() {
         "ldr x17, [x16, #{real}]",
         "br x17",
         ".cfi_endproc",
-        frame = const Frame::SIZE,
-        thunk = const Frame::THUNK,
-        args = const Frame::ARGS,
-        vectors = const Frame::VECTORS,
+        frame = const CallFrame::SIZE,
+        thunk = const CallFrame::THUNK,
+        args = const CallFrame::ARGS,
+        vectors = const CallFrame::VECTORS,
         slow = sym slow,
         count = sym count,
         is_nested = sym crate::entered::is_within_outer,
@@ -314,10 +314,10 @@ pub(crate) unsafe extern "C" fn record() {
         "tbz w17, #0, {record}",
         "b {slow}",
         ".cfi_endproc",
-        frame = const Frame::SIZE,
-        thunk = const Frame::THUNK,
-        args = const Frame::ARGS,
-        vectors = const Frame::VECTORS,
+        frame = const CallFrame::SIZE,
+        thunk = const CallFrame::THUNK,
+        args = const CallFrame::ARGS,
+        vectors = const CallFrame::VECTORS,
         slow = sym slow,
         record = sym record,
         is_nested = sym crate::entered::is_within_outer,
@@ -370,10 +370,10 @@ pub(crate) unsafe extern "C" fn slow() {
         after = sym crate::returned::after,
         words = const STACK_WORDS,
         real = const Thunk::REAL,
-        frame = const Frame::SIZE,
-        thunk = const Frame::THUNK,
-        args = const Frame::ARGS,
-        vectors = const Frame::VECTORS,
+        frame = const CallFrame::SIZE,
+        thunk = const CallFrame::THUNK,
+        args = const CallFrame::ARGS,
+        vectors = const CallFrame::VECTORS,
     )
 }
 
@@ -461,10 +461,10 @@ unsafe extern "C" fn bind() {
         "br x17",
         ".cfi_endproc",
         goes_to = const Thunk::HANDLER,
-        frame = const Frame::SIZE,
-        thunk = const Frame::THUNK,
-        args = const Frame::ARGS,
-        vectors = const Frame::VECTORS,
+        frame = const CallFrame::SIZE,
+        thunk = const CallFrame::THUNK,
+        args = const CallFrame::ARGS,
+        vectors = const CallFrame::VECTORS,
         bind = sym crate::export::bind,
     )
 }

@@ -8,7 +8,7 @@
 //! **One method for each function**, so that no call counts twice. Patching the entry is preferred: it catches every
 //! call, including those from within the function's own library and those through pointers. GOT slots would catch the
 //! calls of some modules and not of others, and the count would depend on how the program was linked. If an entry
-//! cannot be patched ([`PatchRefusal`](tllmprof_platform::entry::Refusal) gives the reason), calls are intercepted
+//! cannot be patched ([`PatchRefusal`](tllmprof_platform::entry::PatchRefusal) gives the reason), calls are intercepted
 //! through GOT slots and `dlsym` instead, and the log reports the reason.
 //!
 //! **When.** Modules that are loaded at start are searched in this library's constructor, before `main`. A module that
@@ -223,7 +223,7 @@ fn may_await_end(from: usize) -> bool {
                     ..
                 } => trampoline.contains(&from) && !looks_back,
                 #[cfg(target_arch = "aarch64")]
-                Means::Name(Refusal::Processor { looks_back }) => {
+                Means::Name(PatchRefusal::Processor { looks_back }) => {
                     function.address == from && !looks_back
                 }
                 _ => false,

@@ -3,23 +3,23 @@
 
 use core::ops::Range;
 
-use tllmprof_platform::elf::Module;
+use tllmprof_platform::elf::ElfModule;
 use tllmprof_platform::entry::{PatchRefusal, PatchableEntry};
 use tllmprof_platform::maps::Maps;
 
 /// Stand-in for executable memory near a module, which AArch64 does not need.
-pub struct Region {
+pub(crate) struct Region {
     pub of: usize,
 }
 
 impl Region {
     /// # Errors
     /// Always fails: AArch64 has no memory for trampolines.
-    pub fn near(_: &Module, _: usize, _: &Maps) -> Result<Self, PatchRefusal> {
+    pub(crate) fn near(_: &ElfModule, _: usize, _: &Maps) -> Result<Self, PatchRefusal> {
         Err(PatchRefusal::NoRoom)
     }
 
-    pub fn add(
+    pub(crate) fn add(
         &mut self,
         entry: &PatchableEntry,
         _: Option<usize>,
@@ -30,11 +30,11 @@ impl Region {
     /// # Errors
     ///
     /// Always fails, because no trampoline exists on AArch64.
-    pub fn finish(&self) -> Result<(), PatchRefusal> {
+    pub(crate) fn finish(&self) -> Result<(), PatchRefusal> {
         Err(PatchRefusal::NoRoom)
     }
 
     /// # Safety
     /// There are no requirements.
-    pub unsafe fn free(self) {}
+    pub(crate) unsafe fn free(self) {}
 }

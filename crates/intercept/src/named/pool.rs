@@ -32,7 +32,7 @@ pub(crate) const RETURNS: usize = 8;
 #[cfg(target_arch = "x86_64")]
 pub(crate) const SCOPES: usize = 256;
 #[cfg(target_arch = "aarch64")]
-pub const SCOPES: usize = 0;
+pub(crate) const SCOPES: usize = 0;
 /// Size in bytes of a return stub: code of this library to which a call returns if the library must know when the call
 /// ends. `SCOPE_STUB_SIZE` is the size of a return stub for a scope (a call to which GPU work is attributed).
 /// `FIRST_INSTRUCTION_SIZE` is the size of the first instruction of either stub.

@@ -288,11 +288,25 @@ impl ReturnAddress {
         let (first, second) = (instruction.op0_register(), instruction.op1_register());
         let above = &mut self.above_stack_pointer;
         match instruction.code() {
-            Code::Push_r64 | Code::Pushq_imm8 | Code::Pushq_imm32 => {
+            Code::Push_r64
+            | Code::Push_rm64
+            | Code::Pushq_imm8
+            | Code::Pushq_imm32
+            | Code::Pushfq => {
                 *above = above.map(|above| above + 8);
+            }
+            Code::Pop_r64 | Code::Pop_rm64 | Code::Popfq if first != Register::RSP => {
+                *above = above.map(|above| above - 8);
             }
             Code::Sub_rm64_imm8 | Code::Sub_rm64_imm32 if first == Register::RSP => {
                 *above = above.map(|above| above + instruction.immediate(1).cast_signed());
+            }
+            Code::Add_rm64_imm8 | Code::Add_rm64_imm32 if first == Register::RSP => {
+                *above = above.map(|above| above - instruction.immediate(1).cast_signed());
+            }
+            // `leave` sets the stack pointer to the frame pointer, and then removes the saved frame pointer.
+            Code::Leaveq => {
+                *above = self.above_frame_pointer.map(|above| above - 8);
             }
             Code::Mov_rm64_r64 | Code::Mov_r64_rm64
                 if (first, second) == (Register::RBP, Register::RSP) =>
@@ -537,6 +551,26 @@ mod tests {
         assert!(looks_back(&[&mov_rax_at_rsp, &[NOP, RET]]));
         assert!(looks_back(&[&[PUSH_RBP], &mov_rax_at_rsp_8, &[RET]]));
         assert!(looks_back(&[&sub_rsp_8, &mov_rax_at_rsp_8, &[RET]]));
+        let (push_rbx, pop_rbx, leave) = (0x53, 0x5b, 0xc9);
+        assert!(looks_back(&[
+            &[push_rbx, NOP, NOP, NOP, pop_rbx],
+            &mov_rax_at_rsp,
+            &[RET]
+        ]));
+        let add_rsp_8 = [0x48, 0x83, 0xc4, 8];
+        assert!(looks_back(&[
+            &sub_rsp_8,
+            &add_rsp_8,
+            &mov_rax_at_rsp,
+            &[RET]
+        ]));
+        assert!(looks_back(&[
+            &[PUSH_RBP],
+            &MOV_RBP_RSP,
+            &[push_rbx, leave],
+            &mov_rax_at_rsp,
+            &[RET]
+        ]));
         assert!(looks_back(&[
             &[PUSH_RBP],
             &MOV_RBP_RSP,

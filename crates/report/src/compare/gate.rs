@@ -18,7 +18,7 @@ const NAMES: &[(&str, &str)] = &[
     ("p90", "iteration, p90"),
     ("p99", "iteration, p99"),
     ("gpu", "GPU time, mean"),
-    ("busy", "busy with kernels, mean"),
+    ("busy", "GPU busy, mean"),
     ("launches", "launches a step"),
 ];
 

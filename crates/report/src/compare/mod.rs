@@ -554,7 +554,7 @@ fn gpu_times(
         measure(
             Series::Busy,
             [&base, &other],
-            &[("busy with kernels, mean", Statistic::Mean)],
+            &[("GPU busy, mean", Statistic::Mean)],
             measures,
         );
     }

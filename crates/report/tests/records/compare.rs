@@ -508,7 +508,7 @@ fn kernels_are_compared_and_their_iterations_left_out() {
         "{text}"
     );
     let busy = found["measures"].as_array().unwrap().last().unwrap();
-    assert_eq!(busy["name"], "busy with kernels, mean");
+    assert_eq!(busy["name"], "GPU busy, mean");
 }
 
 #[test]

@@ -30,9 +30,9 @@ mod registers {
 mod registers {
     use gimli::{AArch64, Register};
 
-    pub const STACK_POINTER: Register = AArch64::SP;
-    pub const FRAME_POINTER: Register = AArch64::X29;
-    pub const RETURN_ADDRESS: Register = AArch64::X30;
+    pub(super) const STACK_POINTER: Register = AArch64::SP;
+    pub(super) const FRAME_POINTER: Register = AArch64::X29;
+    pub(super) const RETURN_ADDRESS: Register = AArch64::X30;
 }
 
 use registers::{FRAME_POINTER, RETURN_ADDRESS, STACK_POINTER};

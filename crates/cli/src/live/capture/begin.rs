@@ -155,7 +155,8 @@ pub(super) fn begin(
         // A single process, or a process that is not in lockstep (in the same step as the others), begins with its next
         // iteration, unless it has to wait for another window to close.
         let is_agreed = plan.members.iter().filter(|is_member| **is_member).count() > 1;
-        let in_lockstep = wanted.request(if is_agreed { Some(first) } else { behind });
+        let own = behind.map(|behind: u64| behind.saturating_add(wanted.delay));
+        let in_lockstep = wanted.request(if is_agreed { Some(first) } else { own });
         let mut answers = ask(&mut candidates, &plan, true, &in_lockstep);
         let is_accepted = |answer: &io::Result<_>| {
             matches!(answer, Ok(None | Some(ControlEvent::Accepted { .. })))
@@ -164,7 +165,7 @@ pub(super) fn begin(
         // iterations that it captures then stay in its record. So these processes are asked only after all processes in
         // lockstep have accepted.
         if answers.iter().all(|(_, answer)| is_accepted(answer)) {
-            answers.extend(ask(&mut candidates, &plan, false, &wanted.request(behind)));
+            answers.extend(ask(&mut candidates, &plan, false, &wanted.request(own)));
         }
         if answers.iter().all(|(_, answer)| is_accepted(answer)) {
             let members = accepted(candidates, answers, &plan);
@@ -276,8 +277,8 @@ mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixStream;
     use std::path::PathBuf;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::{Arc, Mutex};
 
     use super::*;
 
@@ -296,6 +297,15 @@ mod tests {
         pid: u64,
         mut answer: impl FnMut() -> Option<ControlEvent> + Send + 'static,
     ) -> ListeningProcess {
+        process_asked(iterations, pid, move |_| answer())
+    }
+
+    /// Simulates a process like [`process_after`], whose function `answer` also gets the request.
+    fn process_asked(
+        iterations: u64,
+        pid: u64,
+        mut answer: impl FnMut(Request) -> Option<ControlEvent> + Send + 'static,
+    ) -> ListeningProcess {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let status = Status {
             pid,
@@ -307,7 +317,7 @@ mod tests {
             for line in BufReader::new(theirs.try_clone().unwrap()).split(b'\n') {
                 let line = match Request::from_line(&line.unwrap()).unwrap() {
                     Request::Status => answered.clone(),
-                    _ => match answer() {
+                    request => match answer(request) {
                         Some(event) => event.to_line(),
                         None => return,
                     },
@@ -413,6 +423,36 @@ mod tests {
         let begun = begin(vec![process(1, answer()), process(2, answer())], &waits).unwrap();
         let firsts: Vec<_> = begun.members.iter().map(|one| one.first).collect();
         assert_eq!(firsts, [100, 100]);
+    }
+
+    #[test]
+    fn the_delay_counts_from_the_end_of_the_window_that_is_in_the_way() {
+        let firsts = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&firsts);
+        let answer = move |request| {
+            let Request::Capture(capture) = request else {
+                panic!("{request:?}");
+            };
+            let mut seen = seen.lock().unwrap();
+            seen.push(capture.first);
+            Some(match seen.len() {
+                1 => ControlEvent::Refused {
+                    why: "window 0-99 is open".to_owned(),
+                    next: None,
+                    ends: Some(99),
+                },
+                _ => ControlEvent::Accepted {
+                    first: 107,
+                    last: Some(108),
+                },
+            })
+        };
+        let waits = CaptureRequest {
+            delay: 7,
+            ..CaptureRequest::from_steps(2, Some(Duration::from_secs(1)))
+        };
+        begin(vec![process_asked(0, 1, answer)], &waits).unwrap();
+        assert_eq!(*firsts.lock().unwrap(), [None, Some(107)]);
     }
 
     #[test]

@@ -81,7 +81,7 @@ fn figures_of_fewer_iterations_say_of_how_many() {
         ..Run::default()
     };
     let text = compare(&of(200), &of(100)).text();
-    assert!(text.contains("\nbusy with kernels, mean (20)  "), "{text}");
+    assert!(text.contains("\nGPU busy, mean (20)  "), "{text}");
     assert!(text.contains("\nkernel, time a step (20)  "), "{text}");
     let found = json(&compare(&of(200), &of(100)));
     assert_eq!(found["kernels_of"], serde_json::json!([20, 20]));
