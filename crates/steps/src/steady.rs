@@ -227,8 +227,7 @@ impl Settling {
 
     /// Called when the iteration count restarts. Discards all steps so far, because they were the program's warm-up.
     pub fn restart(&mut self) {
-        self.interrupt();
-        (self.pauses, self.seen, self.time) = Default::default();
+        *self = Self::default();
     }
 
     fn add(&mut self, step: Duration) {
@@ -450,8 +449,8 @@ mod tests {
             settling.restart();
         }
         assert_eq!((settling.verdict(), settling.seen()), (None, 0));
-        // The duration of the warm-up does not count towards LONG_ENOUGH, either: these steps are never steady, so the
-        // search ends after ENOUGH of them.
+        // The duration of the warm-up does not count towards LONG_ENOUGH, either, and a verdict on the warm-up is dropped:
+        // the later steps are never steady, so the search ends after ENOUGH of them.
         for n in 0..NEEDED {
             settling.begins(n, now, OWN);
             now += Duration::from_millis(250 * (1 + n / BLOCK as u64));

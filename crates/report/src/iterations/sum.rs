@@ -26,6 +26,13 @@ pub struct Sum {
     /// are missing or do not qualify are left out.
     #[serde(rename = "wall_ns")]
     pub wall: u64,
+    /// The mean time per iteration in which no iteration was open. If a rule names a function, an iteration ends when
+    /// the function returns, and the next one begins with its next call. No other figure contains the time between.
+    #[serde(rename = "between_ns")]
+    pub between: u64,
+    /// The share of the time in which no iteration was open in `wall_ns`.
+    #[schemars(extend("unit" = "part of 1"))]
+    pub between_share: f64,
     /// The distribution of the durations of the iterations, without waits for requests.
     pub time: Quantiles,
     /// The number of iterations that `idle`, `wait` and `wait_share` are based on. Iterations with recorded kernels are
@@ -126,6 +133,7 @@ impl Sum {
         };
         let mean = |sum: u64| sum as f64 / iterations as f64;
         let wall = windows.iter().map(wall).fold(0, u64::saturating_add);
+        let between = wall.saturating_sub(windows.iter().map(covered).sum());
         let work = WorkClasses::new(all());
         let totals = Totals {
             idle: total(|iteration| iteration.idle),
@@ -138,6 +146,8 @@ impl Sum {
             iterations,
             per_second: (wall > 0).then(|| iterations as f64 * 1e9 / wall as f64),
             wall,
+            between: between / iterations,
+            between_share: between as f64 / wall.max(1) as f64,
             time,
             host_iterations: host().count() as u64,
             idle,
@@ -245,4 +255,15 @@ pub(crate) fn of_which<'a>(sums: impl Iterator<Item = &'a Sum> + Clone) -> Vec<&
 fn wall(window: &Window) -> u64 {
     let stretches = window.stretches();
     stretches.fold(0, |sum, (from, until)| (until - from).saturating_add(sum))
+}
+
+/// Returns the time in which at least one qualifying iteration of a window was open, in nanoseconds.
+fn covered(window: &Window) -> u64 {
+    let mut until = 0;
+    let part = |iteration: &Iteration| {
+        let part = iteration.end().saturating_sub(until.max(iteration.start));
+        until = until.max(iteration.end());
+        part
+    };
+    window.qualified().map(part).sum()
 }

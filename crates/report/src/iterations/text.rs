@@ -16,6 +16,8 @@ const MIN_ITERATIONS_AFTER: u64 = 20;
 /// Minimum ratio between the median iteration times in a window and after it, for a remark that
 /// compares them.
 const MIN_CHANGE_RATIO: f64 = 1.5;
+/// Minimum share of the windows' time in which no iteration was open, as a fraction, for a line about that time.
+const MIN_BETWEEN: f64 = 0.05;
 
 /// Shares of the iterations' time in which the GPUs work, as fractions, and the label for the row
 /// of busy time. A share that is not known is `None`.
@@ -29,8 +31,9 @@ pub(crate) struct GpuShares<'a> {
 /// Width of the labels in the table of times, in characters.
 const LABEL_WIDTH: usize = 28;
 
-/// Adds a line for each window. On a screen, at most [`MAX_WINDOWS`] windows get a line.
-pub(crate) fn windows(windows: &[Window], lines: &mut Lines) {
+/// Adds a line for each window. On a screen, at most [`MAX_WINDOWS`] windows get a line. `own` is the recorder's share of
+/// the windows' time, as a fraction, if it is known.
+pub(crate) fn windows(windows: &[Window], own: Option<f64>, lines: &mut Lines) {
     for window in windows.iter().take(lines.rows(MAX_WINDOWS)) {
         let Some(sum) = Sum::new(std::slice::from_ref(window)) else {
             let no = match window.iterations.len() {
@@ -72,6 +75,21 @@ pub(crate) fn windows(windows: &[Window], lines: &mut Lines) {
     let more = windows.len().saturating_sub(lines.rows(MAX_WINDOWS));
     if more > 0 {
         lines.add(format_args!("and {more} more windows"));
+    }
+    if let Some(sum) = Sum::new(windows) {
+        between(&sum, own.unwrap_or(0.0), lines);
+    }
+}
+
+/// Adds a line about the time in which no iteration was open, if the program takes much of it. The recorder also works
+/// between iterations, for the share `own` of the time at most.
+fn between(sum: &Sum, own: f64, lines: &mut Lines) {
+    if sum.between_share - own >= MIN_BETWEEN {
+        lines.add(format_args!(
+            "between iterations: {} a step, {} of the window: no figure below contains it (--step names what a step is)",
+            Time(sum.between),
+            Share(sum.between_share)
+        ));
     }
 }
 

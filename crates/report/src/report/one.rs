@@ -60,7 +60,7 @@ pub(crate) fn process(process: &Process, found: &[Finding], lines: &mut Lines) {
         None if process.others.unqualified.is_empty() => {
             lines.add(format_args!("{}", process.nothing().unwrap_or_default()));
         }
-        None => iterations::windows(&process.windows, lines),
+        None => iterations::windows(&process.windows, process.own_share(), lines),
     }
     lines.keep(0);
     notes(process, lines);
@@ -145,7 +145,7 @@ fn inside(process: &Process, sum: &Sum, found: &[Finding], lines: &mut Lines) {
     measured(process, sum, lines);
     lines.blank();
     if !lines.is_of_trace() {
-        iterations::windows(&process.windows, lines);
+        iterations::windows(&process.windows, process.own_share(), lines);
     }
     iterations::times(
         sum,
