@@ -20,9 +20,9 @@
 //         slot     a function whose entry cannot be patched (only for named)
 //   THREADS is the number of threads that make the calls at the same time. ROUNDS is the number of measurements.
 // Prints one JSON object: the CPU nanoseconds per call (minimum and median over the rounds; in each round, the median
-// over the threads) and "turns", the number of times that all threads together made CALL. One CALL is several calls for
-// step, decode, one, waits and chaos. CPU time is measured so that the result does not depend on whether there are
-// fewer cores than threads.
+// over the threads) and "turns", the number of times that all threads together made CALL, also outside the rounds. One
+// CALL is several calls for step, decode, one, waits and chaos. CPU time is measured so that the result does not depend
+// on whether there are fewer cores than threads.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -61,9 +61,9 @@ static const long MOST_CALLS = 20000000;
 // processors would mispredict the indirect call more often than in real programs.
 enum { SITES = 4 };
 #define LOOP(body) for (long i = 0; i < n; i += SITES) { body; body; body; body; }
-// One loop function for each DOOR (the way to reach the function) and CALL (the function to call). For
-// plt, runtime and named, the compiler calls a linked function through the PLT. For dlsym and getproc, it
-// calls through a pointer that is kept in a register.
+// The loop functions, each named after its DOOR (the way to reach the function) and its CALL (the function
+// to call). For plt, runtime and named, the compiler calls a linked function through the PLT. The DOORs dlsym
+// and getproc share the functions `pointer_…`, which call through a pointer that is kept in a register.
 static void plt_launch(long n) { LOOP(cuGraphLaunch(0, 0)) }
 static void plt_wait(long n) { LOOP(cuStreamSynchronize(0)) }
 static void plt_query(long n) { LOOP(cuStreamQuery(0)) }

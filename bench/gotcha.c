@@ -1,5 +1,5 @@
-// Counts the calls of two driver functions (graph launches and stream waits) with the GOTCHA library. Built only
-// if GOTCHA's header and library are installed.
+// Counts the calls of two driver functions (graph launches and stream waits) with the GOTCHA library. scripts/bench
+// compares the cost of this with that of tllmprof. Built only if GOTCHA's header and library are installed.
 #include <gotcha/gotcha.h>
 
 static gotcha_wrappee_handle_t launch_handle, wait_handle;

@@ -34,12 +34,12 @@ const DETACH: &[u8] = b"detach";
 /// writing the address of a function into some of them, and may overwrite a patch.
 const SECOND_LOOK_DELAY: Duration = Duration::from_millis(20);
 
-/// A reference to the table of jumps (see [`tllmprof_jumps`]), as the type of an exported variable.
+/// The type of the exported variable [`tllmprof_jumps`]: a reference to the table of jumps.
 #[repr(transparent)]
 struct JumpsAt(#[allow(dead_code, reason = "the command reads it")] &'static Jumps);
 
-/// The table of jumps at the entries of the driver's functions. The command finds the table by this symbol, and
-/// writes the jumps.
+/// The table of jumps at the entries of the driver's functions. The command finds the table by this symbol. It writes
+/// those jumps that the library itself cannot write while the program's threads run.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "the name of a symbol")]
 static tllmprof_jumps: JumpsAt = JumpsAt(&JUMPS);
@@ -55,7 +55,8 @@ pub(crate) fn is_under_way() -> bool {
     CStr::from_bytes_until_nul(&thread_name()) == Ok(THREAD_NAME)
 }
 
-/// Attaches or detaches the library. Called by the thread that the command has created.
+/// Attaches or detaches the library. Called by the thread that the command has created. Returns an [`Answer`] as a
+/// number.
 ///
 /// # Safety
 /// `variables` must point to zero-terminated strings, one directly after the other, followed by an empty string. The

@@ -20,8 +20,9 @@ macro_rules! cuda_functions {
 }
 tllmprof_calls::cuda_calls!(cuda_functions);
 
-/// Defines a hook for a function whose replacement examines its return address. The hook jumps to the replacement and
-/// does not call it, so that the return address stays that of the caller.
+/// Defines a hook for a function whose replacement (`$door`) examines the return address, which shows who has called
+/// the function. The hook jumps to the replacement and does not call it, so that the return address stays that of the
+/// caller.
 macro_rules! look_up {
     ($name:ident, $door:path) => {
         // SAFETY: the symbol is meant to replace libc's function, and jumps to the replacement.

@@ -84,8 +84,8 @@ static ADD_ONS: &[&dyn capture::AddOn] = &[&Groups, &TorchProfiler, &PerfectRout
 #[distributed_slice(tllmprof_python::EXTENSION)]
 static EXTENSION: &dyn python::Extension = &PerfectRouters;
 
-/// Runs when the process ends. If all calls of the process bypassed the library, reports this. In such a process, the
-/// library has registered no other exit handler.
+/// Runs when the process ends. If the library was to count calls but has counted none, logs why CUDA calls bypass it,
+/// if some do. In such a process, the library has registered no other exit handler.
 #[used]
 // SAFETY: the section contains addresses of functions of this type, which the loader calls when the process ends.
 #[unsafe(link_section = ".fini_array")]

@@ -54,8 +54,8 @@ impl Real {
     }
 }
 
-/// Defines the hooks, one in each row. The row also gives the result (`$none`) of a call in a process in which no
-/// library has the real function.
+/// Defines hooks, one for each row of the macro's arguments. The row also gives the result (`$none`) of a call in a
+/// process in which no library has the real function.
 macro_rules! hooks {
     ($($(#[$attribute:meta])*
     fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty, $real:ident, $none:expr, |$next:ident| $body:expr;)*) => {
@@ -109,8 +109,8 @@ hooks! {
     fn dlclose(handle: *mut c_void) -> c_int, DLCLOSE, -1, |next| closed(next());
 }
 
-/// Finishes the session (closes an open window and logs the result of all windows). Then ends the process at once by
-/// calling `next`, which does not return.
+/// Finishes the session (closes an open window and logs the result of all windows). Then calls `next`, the real
+/// function, which ends the process at once.
 fn exit_by(next: impl FnOnce()) {
     contained((), session::finish_at_once);
     next();
@@ -148,8 +148,8 @@ reopens! {
     freopen64 => reopen_large;
 }
 
-/// Informs the log that descriptor `new` may refer to another file now. Log messages may be written to this
-/// descriptor.
+/// If `result` is not negative, informs the log that descriptor `new` refers to another file now: log messages may be
+/// written to this descriptor. Returns `result`.
 fn redirected(result: c_int, new: c_int) -> c_int {
     if result >= 0 {
         contained((), || log::redirected(new));
@@ -158,7 +158,7 @@ fn redirected(result: c_int, new: c_int) -> c_int {
 }
 
 /// Called with the result of `dlclose`, which may have unloaded modules. Makes the library forget the functions that it
-/// has found in unloaded modules.
+/// has found in unloaded modules. Returns `result`.
 fn closed(result: c_int) -> c_int {
     contained((), || {
         let _errno = SavedErrno::new();

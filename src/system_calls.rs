@@ -1,4 +1,4 @@
-//! This library's private copies of those C library functions that make system calls.
+//! This library's private versions of those C library functions that make system calls, and of `getenv`.
 //!
 //! Another preloaded library may hook any of these functions. For example, a network stack hooks `socket` and `poll`,
 //! a tracer hooks `open` and `read`, and a fake clock hooks `clock_gettime`. Such a library may not be initialised
@@ -7,8 +7,8 @@
 //! calls by these names are hidden symbols. All references to them are bound when the library is linked, as for
 //! `tllmprof_bytes`. The host neither sees these functions nor calls them.
 //!
-//! Each function makes the same system call as the C library does, so that a filter for system calls sees no
-//! additional ones. None of the functions is a cancellation point.
+//! Each function except `getenv` makes the same system call as the C library does, so that a filter for system calls
+//! sees no additional ones. None of the functions is a cancellation point.
 
 use core::arch::global_asm;
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
@@ -60,8 +60,8 @@ macro_rules! define {
             unsafe { $body }
         }
         global_asm!(
-            // The symbols are weak because Rust's standard library refers to some of them weakly. Weak symbols are
-            // still defined.
+            // The symbols are weak, like the references to some of them in Rust's standard library. The linker binds
+            // references to a weak symbol that is defined, too.
             concat!(".hidden ", $name),
             concat!(".weak ", $name),
             concat!(".type ", $name, ", %function"),
@@ -274,7 +274,7 @@ lifecycle::global! {
     static CLOCK_GETTIME: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 }
 
-/// Finds the functions of the C library that this module calls. Called when the library is loaded.
+/// Finds the C library's own `clock_gettime`, which this module calls. Called when the library is loaded.
 pub(crate) fn find_own() {
     let found = resolve::of_c_library(c"clock_gettime").unwrap_or_default();
     CLOCK_GETTIME.store(found, Ordering::Relaxed);

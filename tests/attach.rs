@@ -36,7 +36,7 @@ fn can_attach() -> bool {
 
 /// Captures two windows of a running program, of 10 and 5 launches. After a detach and a second attach, captures a
 /// window of 7 launches. Asserts the number of launches of each window in the record, and for the first two also in the
-/// stand-in driver's log.
+/// stand-in driver's log. Asserts that the first attach prints the text `hooked`.
 #[track_caller]
 fn is_captured_exactly(linkage: Linkage, variables: &[(&str, &str)], hooked: &str) {
     let mut host = Host::start(linkage, "2", variables);
@@ -116,8 +116,9 @@ fn a_thread_that_a_signal_has_interrupted_at_the_beginning_of_a_function_goes_on
     for arguments in ["", "altstack"] {
         let mut host = Host::started(program, arguments, &[("LD_LIBRARY_PATH", &folders)]);
         let attach = |host: &Host| host.tllmprof("attach PID").err();
-        // A function cannot be hooked while a thread is at its beginning. On a busy machine, the library may run out of
-        // time before it has read that thread's stack; the next attach reads the stack again.
+        // A function cannot be hooked while a thread is at the function's beginning. On a busy machine, the command may
+        // run out of time before it has read the stacks of all threads, and then gives another reason. So the test
+        // attaches until a command finds the thread.
         let why = "63 of 66 functions of the driver are hooked (a thread was at the beginning";
         place::wait_until("a thread to be found there", || {
             let said = attach(&host);
@@ -206,8 +207,8 @@ fn what_was_detached_is_idle_until_it_is_attached_again() {
                 .err()
                 .contains("detached already")
         );
-        // In the program, the library starts at most two threads: one listens on the control socket, and one works
-        // after a window has closed.
+        // In the program, the library starts at most two threads. One listens on the control socket. The other is the
+        // worker (crates/capture/src/worker.rs), which is started with the first window.
         assert!(host.threads() <= threads + 2, "{turn}");
         let attached = host.tllmprof("attach PID --steps 4");
         assert!(attached.status.success(), "{turn}: {}", attached.err());
@@ -425,7 +426,8 @@ fn a_thread_goes_on_where_it_was_whatever_it_was_doing() {
             sleep(Duration::from_micros(random(10_000)));
             let attach = host.command("attach PID").stderr(Stdio::piped()).spawn();
             let mut attach = attach.unwrap();
-            // Once `attach` has loaded the library, it waits for the program's next CUDA call.
+            // With KIND, the program makes no CUDA call. So once `attach` has loaded the library, it waits for the
+            // first call until it is killed below.
             place::wait_until("the attach", || {
                 host.is_loaded() || attach.try_wait().unwrap().is_some()
             });

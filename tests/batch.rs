@@ -1,5 +1,5 @@
-//! Checks the recorded batches of known engines. Small programs imitate the engines' data structures and run on the
-//! stand-in for CUDA. They print the true contents of each batch.
+//! Checks the batches (requests and tokens) that the library records for steps of inference engines. Small programs
+//! imitate the engines' data structures and run on the stand-in for CUDA. They print the true contents of each batch.
 
 mod common;
 #[path = "batch/conditions.rs"]
@@ -58,8 +58,9 @@ fn batches(
     (batches, ran)
 }
 
-/// Like [`batches`], for a run with a condition on batches (`TLLMPROF_WHERE`). Each iteration also has a flag: true if
-/// the record says that its batch does not satisfy the condition.
+/// Like [`batches`], for a run with a condition on batches (`TLLMPROF_WHERE`). Also returns a flag for each iteration:
+/// true if the report says that the iteration does not qualify, for example because its batch does not satisfy the
+/// condition.
 fn marked_batches(
     which: &Python,
     program: &str,
@@ -149,7 +150,7 @@ fn vllm_tells_prefills_by_what_a_request_has_given() {
     assert_true("vllm.v1.worker.gpu.model_runner", &["0.33.0"]);
 }
 
-/// Returns 1 if the end of the process interrupted an iteration that had work for the GPU, else 0.
+/// Returns the number of iterations with work for the GPU that were cut off by the end of the process: 0 or 1.
 fn cut(process: &Value) -> usize {
     let is_cut = |one: &&Value| one["cut"] == true && one["batch"]["phase"] != "idle";
     iterations(process).filter(is_cut).count()
@@ -279,7 +280,7 @@ fn a_step_of_several_calls_has_no_batch() {
         "{found:?}"
     );
     assert!(ran.output.status.success());
-    // If each step makes one call of the function, the batches are known.
+    // Now a step is one call of the function instead of two (`/2`), so the batch of each step is known.
     let (found, ran) = of(rule);
     assert_eq!(found, truth(&ran));
 }
@@ -315,8 +316,8 @@ fn waits_for_requests(which: &Python, program: &str) -> u64 {
     let idle = iterations(&process).map(|iteration| iteration["idle_ns"].as_u64().unwrap());
     let idle: Vec<_> = idle.filter(|idle| *idle > 0).collect();
     let said = ran.output.err();
-    // The program waits 60 ms for requests. On a busy machine, it may begin this wait late, so that less of the 60 ms
-    // is left. All other waits are shorter than 25 ms.
+    // Before step 10, the program waits 60 ms for requests. `polls.py` waits until a fixed time. On a busy machine it
+    // may begin late, so that less than 60 ms is left. So the test requires only 25 ms.
     let longest = idle.iter().max().copied().unwrap_or(0);
     assert!(longest >= 25_000_000, "{which:?}: {idle:?}\n{said}");
     let inside = &process["inside"];

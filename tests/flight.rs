@@ -109,9 +109,9 @@ fn a_trigger_leaves_the_steps_before_it_and_those_behind() {
     let context = ran.output.err();
     let fired: Vec<_> = ran.fired().iter().map(|(number, _)| *number).collect();
     assert_eq!(fired, [60, 100], "{context}");
-    // The condition holds at steps 60 and 100. For each of them, the record has two spans: the 15 steps up to this
-    // step, and a window of the next 5 steps. The last span holds the latest steps, which the process writes when it
-    // ends.
+    // The condition holds at steps 60 and 100. For each of them, the report has two windows: the 15 steps up to and
+    // including this step, which the flight recorder has kept, and the next 5 steps, which were captured. The last
+    // window has the latest steps, which the process writes when it ends.
     let expected = [(46, 60), (61, 65), (86, 100), (101, 105), (125, 139)];
     assert_eq!(ran.windows(), expected, "{context}");
     let process = ran.process.unwrap();
@@ -175,8 +175,8 @@ fn a_window_on_demand_takes_its_past_with_it() {
     kill(child);
     let process = load.report().unwrap();
     let mut found = windows(&process);
-    // The record may also have the latest steps before the kill, if any step was complete by then. They come after
-    // the first three spans and are not checked.
+    // The record may also have the latest steps before the kill, if any step was complete by then. They come after the
+    // first three windows and are not checked.
     found.truncate(3);
     assert_eq!(found, [(with.0 - 10, with.0 - 1), with, without]);
 }
@@ -203,9 +203,9 @@ fn the_past_of_old_windows_goes_with_them_where_the_record_is_bounded() {
     assert_eq!(process["damage"], Value::Null, "{process}");
     assert_eq!(process["dropped"], 0);
     let found = windows(&process);
-    // A trigger fires at step 4 of every 10. The record then has the four steps up to and including step 4, and a
-    // window of the next three. The last two steps are in the record because the process writes its latest steps when
-    // it ends.
+    // The trigger fires at step 4 of every 10. The report then has two windows: the four steps up to and including step
+    // 4, and the next three. The last two steps of the run are a window, too, because the process writes its latest
+    // steps when it ends. The record's size is limited, so it has only the last windows.
     let first = found[0].0 / 10 * 10;
     let triggered = (first..10_000).step_by(10);
     let pairs = triggered.flat_map(|at| [(at + 1, at + 4), (at + 5, at + 7)]);

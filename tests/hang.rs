@@ -21,7 +21,7 @@ const RANKS: u32 = 8;
 /// calls, the numbers of sends to the 8 ranks, and the numbers of receives from the 8 ranks. Each entry has 8 bytes.
 const SHARED_BYTES: u64 = 8 * 4 * 8 * (4096 + 2 * 8);
 const TEST_TIMEOUT: Duration = Duration::from_secs(100);
-/// The exit statuses of `tllmprof hang` in these tests.
+/// The exit statuses of `tllmprof hang`: 0 if no rank is stuck, 3 if a rank is stuck, and 4 if it cannot tell.
 const NOT_STUCK: i32 = 0;
 const STUCK: i32 = 3;
 const CANNOT_TELL: i32 = 4;
@@ -51,7 +51,8 @@ impl Run {
             .unwrap()
             .set_len(SHARED_BYTES)
             .unwrap();
-        // Several tests use the same fault at the same time, so the number of the folder is part of the name.
+        // Several tests run with the same fault at the same time, so the run's name also contains the name of its
+        // folder.
         let number = folder.file_name().unwrap().display();
         Self {
             name: format!("{name}-{number}"),
@@ -155,8 +156,8 @@ impl Run {
         (status, json, output)
     }
 
-    /// Runs `tllmprof hang` again and again until its verdict has this kind. Returns the verdict's text and JSON. No
-    /// earlier verdict may say that a rank is stuck.
+    /// Runs `tllmprof hang` again and again until its verdict has this kind. Returns the verdict's text and JSON. Until
+    /// then, no verdict on all eight ranks may say that a rank is stuck.
     fn verdict(&self, kind: &str, status: i32) -> (String, Value) {
         let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
@@ -515,8 +516,9 @@ fn a_stuck_run_with_the_same_identifier_is_not_that_which_is_watched() {
     run.name.clone_from(&stuck.name);
     let run = run.watch("none", "stuck > 2s");
     stuck.stuck("not-entered");
-    // From this moment on, a watch that found the stuck ranks would have a verdict within a few seconds. The ranks of
-    // the watched run make steps meanwhile.
+    // If `tllmprof run` also judged the stuck ranks, which belong to another run of the same name, it would log a
+    // verdict within a few seconds from now. So the test waits 8 seconds. Meanwhile, the ranks of the watched run make
+    // steps.
     let deadline = Instant::now() + TEST_TIMEOUT;
     let since = Instant::now();
     loop {

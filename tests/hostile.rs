@@ -153,8 +153,8 @@ fn a_full_pipe_is_not_waited_for() {
         both.assert_same_calls();
         assert_switches(&both, &wanted);
     }
-    // In each of these runs, the library logs a message about a bad value or about a window that never opened. Standard
-    // error is a full pipe, so the library must not wait until it can write.
+    // In the first of these runs, the library logs that a value is bad, and in the second, that a window never opened.
+    // The program's standard error is a full pipe, so the library must not wait until it can write these messages.
     program.clone().window("two", "auto").run();
     program.window("100-", "cudaGraphLaunch").run();
 }
@@ -356,13 +356,13 @@ fn every_argument_arrives_and_a_structure_returns() {
 fn a_call_that_was_left_holds_none_of_the_next() {
     let shop = Workshop::new();
     let program = shop.program("left_far_up", RUNTIME);
-    // Every second launch is a window of its own, so the library counts calls of the runtime's functions during the
-    // whole run.
+    // Each of the 12 steps makes two launches and one wait, and a longjmp leaves the first launch. The second launch of
+    // each step is a window of its own.
     let windows: Vec<String> = (0..12).map(|n| (2 * n + 1).to_string()).collect();
     let both = program.window(&windows.join(","), "cudaGraphLaunch").run();
     assert!(both.output.out().starts_with("left: 12\n"));
     assert_eq!(both.total(), 24);
-    // Each step makes two launches and one wait. A longjmp leaves the first of the two launches.
+    // Each window has exactly one launch, so the launch that the longjmp left has no influence on the next one.
     let wanted: Vec<Switch> = (0..12)
         .flat_map(|n| [start(2 * n + 1, n), stop(2 * n + 2, n + 1)])
         .collect();

@@ -415,9 +415,9 @@ fn the_report_shows_layers_as_a_tree() {
             .unwrap_or_else(|| panic!("{name}: {text}"));
         row.split_whitespace().skip(1).take(2).collect::<Vec<_>>()
     };
-    // Rows are nested like the scopes. A nested row shows only the part of its scope's name that the row above it
-    // does not have. The scope of one kernel is not known, because the graph was updated from a graph with another
-    // scope.
+    // Rows are nested like the scopes. A nested row shows only the part of its scope's name that the row above it does
+    // not have. In each step, the scope of one kernel is not known, because the program updated the executable graph
+    // from a graph in which the kernel has another scope.
     assert_eq!(of("model"), ["1", "7.00"]);
     assert_eq!(of("/layers.*"), ["3", "5.00"]);
     assert_eq!(of("/attn"), ["3", "3.00"]);

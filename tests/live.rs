@@ -201,14 +201,16 @@ fn hostile_clients_do_no_harm() {
             "{line:?}"
         );
     }
-    // This client sends a line of 1 GB.
+    // This client tries to send a line of 1 GiB. The server must close the connection before the client has sent 100
+    // blocks of 64 KiB.
     let mut long = Peer::to(&server.socket());
     let block = [b'x'; 1 << 16];
     let sent = (0..1 << 14)
         .take_while(|_| long.0.get_mut().write_all(&block).is_ok())
         .count();
     assert!(sent < 100, "{sent} blocks were taken");
-    // These clients send half a line, disconnect in the middle of a window, or never read the answers.
+    // Each of 1000 clients sends half a line, requests whose answers it does not read, a request for a window, or
+    // nothing, and then disconnects.
     for n in 0..1000 {
         let mut stream = UnixStream::connect(server.socket());
         if let Ok(stream) = &mut stream {

@@ -13,7 +13,8 @@ use common::{Scratch, command, repo, run, skipped};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// For each thread, the names of its pushed and popped ranges in order. The key is the process and the thread number.
+/// For each thread, its pushes and pops of ranges in order, as `push NAME` or `pop NAME`. The key is the process number
+/// and the thread number.
 type Sequences = BTreeMap<(u32, u32), Vec<String>>;
 
 /// Returns the value of `TLLMPROF_PY_RANGES` that marks these functions of a module.
@@ -158,8 +159,8 @@ fn greenlet(python: &Python) -> Option<PathBuf> {
     Some(folder)
 }
 
-/// Runs with only some of the Python versions, which together cover each way in which the library sees calls of Python
-/// functions.
+/// This test runs with only some of the Python versions. Together, they cover each way in which the library sees calls
+/// of Python functions.
 #[test]
 fn calls_of_greenlets_end_in_any_order() {
     let bench = Bench::new();
@@ -187,8 +188,8 @@ fn calls_of_greenlets_end_in_any_order() {
             "pop long",
         ];
         assert_eq!(sequence, expected, "{python}");
-        // In each later round, each call has exactly one start-end range. The times that the program measured for the
-        // call must match the range.
+        // The program repeats these calls in 20 more rounds, in which each call has exactly one start-end range. The
+        // times that the program measured for the call must match the range.
         let times = ran.numbers("times");
         for (name, at) in [("short", 0), ("long", 1)] {
             let spans = ran.started(name);

@@ -37,7 +37,8 @@ fn time_behind(line: &str, word: &str) -> u64 {
     seconds.parse::<u64>().unwrap() * 1_000_000_000 + micros.parse::<u64>().unwrap() * 1000
 }
 
-/// Asserts that no two threads hold the same GIL at the same time, by the recorded ranges.
+/// Asserts that the ranges never show two threads that hold the same GIL at the same time. A range's payload identifies
+/// the GIL by its address.
 #[track_caller]
 fn never_overlap(python: &Python, ran: &Ran) {
     let mut holds = ran.started("GIL hold");
@@ -402,7 +403,7 @@ fn totals_are_logged_where_cuda_is_used() {
 }
 
 /// If no garbage collections, GIL times or functions of Python are requested, the library changes no GOT slot of the
-/// interpreter.
+/// interpreter. The test checks the slots for the functions `pthread_cond_…`, which `slots.py` lists.
 #[test]
 fn what_is_off_is_left_as_it_is() {
     let bench = Bench::new();

@@ -2,7 +2,7 @@
 //! options, each program must do the same as without the library, and the library must see all Python events, including
 //! the last garbage collection.
 //!
-//! The tests use a few CPython versions, or all that are available in a nightly run.
+//! The tests use a few of the available CPythons. With `TLLMPROF_TEST_PYTHONS=all`, they use all of them.
 
 mod common;
 

@@ -232,8 +232,9 @@ fn however_it_ends_every_call_is_there() {
         assert_eq!(record.header.ended, Some(ended), "{end}");
         let launches = record.calls(CallKind::GraphLaunch);
         assert_eq!(launches.len(), 15_000, "{end}");
-        // If the process crashed or was killed, the last iteration has no end. One more iteration may be missing: if
-        // two threads begin iterations while a third thread opens the window, the two count as one.
+        // If the process crashed or was killed, the last iteration has no end, so it is not in the record. One more
+        // iteration may be missing: if two threads begin iterations while a third thread opens the window, the record
+        // may have only one of these two.
         let iterations = record.iterations();
         let open = usize::from(ended == Ended::Not);
         assert!(iterations.windows(2).all(|pair| pair[0] < pair[1]));
@@ -375,8 +376,8 @@ fn a_quota_ends_the_record_and_nothing_else() {
     counts.assert_what_is_kept_and_dropped_is_all(400_000);
 }
 
-/// On a copy-on-write file system, overwriting a block of a file needs a new block. If the disk is full, a write to the
-/// mapped file would kill the program, which must not happen.
+/// On a copy-on-write file system, overwriting a block of a file needs a new block. So on a full disk, a plain write to
+/// the record's mapped file would kill the program (SIGBUS). The library must prevent this.
 #[test]
 fn a_disk_that_others_fill_up_takes_no_store_from_the_program() {
     if let Some(why) = disks::no_btrfs() {

@@ -84,7 +84,7 @@ fn every_family_is_balanced_and_nothing_else_is_different() {
     ];
     let off = [on[0], ("ENABLE_PERFECT_ROUTER", "0")];
     let plain = run_with(families(), &[]);
-    // With the option off, the library must not change the results. One model is enough to check this.
+    // With the option off, the library must not change the results. By default, only one model checks this.
     let off = run_with(&families()[..families().len().min(1)], &off);
     let on = run_with(families(), &on);
 
@@ -168,9 +168,9 @@ fn balanced_inside_windows_and_learned_outside() {
                 assert_eq!(plain, found, "step {n} is outside the window");
             }
         }
-        // Each step sends each of 64 tokens to 2 of 8 experts. The record has, for each expert, the total number of
-        // tokens that it got so far in steps outside the window. The first such number is from steps 0 and 1, the
-        // second from steps 0, 1, 4 and 5.
+        // In each step, both layers send each of 64 tokens to 2 of 8 experts. The record has, for each expert, the
+        // total number of tokens that it got so far in steps outside the window. The first such number is from steps 0
+        // and 1, the second from steps 0, 1, 4 and 5.
         let record = Read::open(&scratch.path("w.tllmprof"));
         let settings = record.info(Info::Setting);
         assert!(
@@ -270,8 +270,9 @@ fn numbers(value: &Value) -> Vec<u64> {
     all.map(|number| number.as_u64().unwrap()).collect()
 }
 
-/// In the first case, both ranks have the same tokens; in the second, different ones. Each rank has 50 tokens and
-/// chooses 4 or 8 experts for each. So one rank's choices cannot be spread evenly over 32 or 64 experts.
+/// In the case `same`, both ranks have the same tokens; in the case `own`, different ones. Each rank makes 200 choices
+/// among 32 experts, or 400 among 64, so an expert gets 6 or 7 tokens of a rank. If both ranks gave 7 tokens to the
+/// same experts, the experts' totals would differ by 2. They may differ by at most 1.
 #[test]
 fn experts_on_two_ranks_are_even_together() {
     let Some(python) = python_with_transformers() else {

@@ -202,8 +202,8 @@ impl Samples {
         }
     }
 
-    /// Compares the program's functions' shares of the samples with the expected ones. Returns an error that describes
-    /// the first wrong share, or the samples if there are 200 or fewer.
+    /// Compares the functions' shares of the samples with the expected shares. Returns an error that describes the
+    /// first wrong share. If no more than 200 samples contain the functions, the error is a summary of all samples.
     fn shares(&self) -> Result<(), String> {
         let functions = [("seventy", 0.7), ("twenty", 0.2), ("ten", 0.1)];
         let all: usize = functions

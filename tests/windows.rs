@@ -1,5 +1,6 @@
-//! Checks windows in a program with 40 iterations, for every way to link the program to CUDA, every rule, and every
-//! end of the process. The profiler must start before the window's first call and stop after its last call.
+//! Checks windows in a program that makes 40 steps unless a test sets another number: for every way to link the program
+//! to CUDA, every rule, and every end of the process. The profiler must start before the window's first call and stop
+//! after its last call.
 
 mod common;
 #[path = "windows/demo.rs"]
@@ -147,8 +148,8 @@ fn three_windows_one_of_them_open_ended() {
 
 #[test]
 fn the_wait_that_recurs_by_default() {
-    // In this program, steps take turns between two libraries, and each library launches its own kernels. So `auto`
-    // takes two steps for one iteration.
+    // In the build `two_cudarts`, steps alternate between two libraries, and each library launches its own kernels. So
+    // the calls repeat every two steps, and `auto` takes two steps for one iteration.
     let (halves, linkages): (Vec<_>, Vec<_>) = LINKAGES
         .iter()
         .partition(|linkage| **linkage == "two_cudarts");

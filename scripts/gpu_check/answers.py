@@ -63,8 +63,8 @@ def check(bench, report, what, folder, by_nsys):
     if not measured:
         report.check(f"{what}: busy", "kernels were taken in no iteration", False)
         return
-    # Both runs are compared in the same iterations, because an iteration's work grows with the number of tokens
-    # generated before.
+    # tllmprof's run and nsys's run are compared in the same iterations, because an iteration's work grows with the
+    # number of tokens generated before.
     window = measured[0]["n"], measured[-1]["n"]
     ours = busy.median([(one["gpu_busy_ns"], one["dur_ns"]) for one in measured])
     busy.compare(report, f"{what}: busy", [ours], [by_nsys(window)])

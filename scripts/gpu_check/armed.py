@@ -13,7 +13,8 @@ NAME = "armed"
 AIM = 0.998
 ROUNDS, BLOCK_SECONDS = 12, 0.06
 STEP_ROUNDS, STEP_SECONDS = 20, 0.25
-# Student's t for a 95 % interval, by the number of values (starts).
+# Factors of Student's t distribution for a 95 % confidence interval of a mean, by the number of values. Each start of a
+# program gives one value.
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 TITLE = ("## Armed", "", "Processor time a step without the library, of that with it and its window far off: the mean of the starts' medians "
          f"and its 95 % interval; the aim is {AIM}. *Again*: a second process without it, which is the noise. Of replays, the steps a second, too.")

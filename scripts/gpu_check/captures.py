@@ -37,8 +37,8 @@ PATIENCE = 120
 # next.
 PAUSE = 0.05
 AROUND = 8
-# LEFT: maximum slowdown of steps after a window compared with steps before it. LEAST_WINDOWS: minimum number of
-# windows for a verdict.
+# LEFT: maximum slowdown of the steps after a window, as a share of the duration of the steps before it. LEAST_WINDOWS:
+# minimum number of windows for a verdict.
 LEFT, LEAST_WINDOWS = 0.005, 10
 TITLE = ("## Captures on demand", "", f"{MANY} in a row of {STEPS} iterations of one process: windows that hold exactly the iterations that "
          f"were named, and how far behind the count the first one was, at most {SOON} is wanted.")

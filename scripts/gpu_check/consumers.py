@@ -64,7 +64,8 @@ def programs_own(bench, report, cuda, folder):
     made, cupti = build(cuda, folder)
     for how, program in made.items():
         for use in ("both", "buffers", "subscription"):
-            # In the first case (DURING), the recorded window ends one iteration before the program's profiler begins.
+            # In the first case (DURING), the recorded window ends with the iteration before the one in which the
+            # program's profiler begins.
             for when, (first, last), line, windows in (
                     ("comes during", DURING, YIELDED, [(20, DURING[0] - 1)]), ("was there before", BEFORE, REFUSED, []),
                     ("comes after", AFTER, None, [(20, 79)])):

@@ -28,8 +28,8 @@ FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs", "f
 TABLE = os.path.join(FOLDER, "programs.txt")
 HEALTHY, IDLE = "healthy", "idle"
 WORDS = ("evidence", "advice", "cause", "where")  # parts of a finding that may name a function
-# Findings about time in which the GPU is idle. Such a finding cannot cost a larger share of the time than the GPU is
-# idle.
+# Findings about time in which the GPU is idle. The time that such a finding costs cannot be longer than the time in
+# which the GPU is idle.
 OF_IDLE_GPU = ("host-bound", "host-blocked")
 RATIO, TYPICAL, SLACK = 0.1, 2, 0.05
 # SECONDS: duration of a program's loop in seconds. STARTS: seconds that the program may need in addition, to start and

@@ -26,7 +26,8 @@ FAULTS = {"none": (("moves",), "slow, not stuck"), "sleep": (LATE, "hold_up"), "
           "assert": (("dead", "device-fault"), "rank 1"), "killed": (("dead",), "rank 1"), "stopped": (("stopped",), "rank 1"),
           "ends": (("dead",), "rank 1"), "size": (("mismatch",), "all_reduce"), "kind": (("mismatch",), "reduce"),
           "order": (("order", "mismatch"), "broadcast"), "groups": (("order",), "wait for each other in different calls")}
-# Time limit in seconds, in which NCCL and the ranks must have started and the hang must have begun.
+# Time limit in seconds. Within it, NCCL and the ranks must start, the hang must begin, and `tllmprof hang` must give a
+# final verdict.
 LONGEST_S = 120
 RULE = "py:__main__:step"
 # SERVED_S: seconds for which `tllmprof hang` judges a healthy server again and again. PAUSE_S: pause between two

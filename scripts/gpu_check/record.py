@@ -267,8 +267,8 @@ def loops(programs):
     static, torch = programs["loop-static"], programs["torch_graph"]
     return [
         throughput.Loop(static, "decode", "graph of 20 kernels of arithmetic, 1 kernel, wait", ("--decode",), 3),
-        # Eight starts, because with this loop one process can be a tenth faster than an equal one for its whole
-        # life.
+        # Eight starts, because with this loop one process can be a tenth faster, during its whole life, than another
+        # process that runs the same program.
         throughput.Loop(static, "300 kernels", "graph of 300 tiny kernels, 1 kernel, wait", ("--kernels", "300"), 8),
         throughput.Loop(torch, "decode", "graph of 17 kernels of 36 000 cycles and 3 tiny ones, 1 kernel, wait",
                         ("--decode",), 2),

@@ -16,7 +16,7 @@ SPAN = 1000
 # MOST: maximum share of its time that a program may lose if it is sampled once a minute. LEFT: maximum slowdown of
 # the steps between two samples.
 MOST, LEFT = 0.003, 0.001
-# A step that takes longer than this number of median steps is counted as slowed by a sample.
+# A step counts as slow if it takes longer than this number of median steps.
 SLOW = 1.02
 TITLE = ("## Sampled kernels", "", f"Kernels of {SAMPLE} steps, once in each {PERIOD} s of {SECONDS}. *Lost*: what slow steps take more than the median "
          f"step does, a sample, less what they take in as many seconds without the library, of a minute: at most {MOST:.1%}. *Between*: steps behind a sample against those "

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from .programs import SOURCES, SOURCES_TO_BUILD, compiler
 
-# Names of scripts that also run under valgrind. valgrind then also checks the programs that these
-# scripts start.
+# Names of programs that run under valgrind although a shell starts them. valgrind then checks the shell and all
+# programs that the shell starts.
 UNDER_VALGRIND = {"perl", "jq", "SQLite", "Lua", "zstd"}
 # The system calls of the dynamic loader. A filter allows them for any dynamically linked program.
 LOADER = ["openat", "read", "pread64", "mmap", "mprotect", "munmap", "close", "fstat", "newfstatat", "brk"]

@@ -157,16 +157,16 @@ def loads(shop, seconds):
     def plain(name, program, tickets):
         return Load(name, program, tickets, seconds, "", "", is_plain=True)
 
-    # The stand-in for CUDA never frees destroyed objects, to notice if a program uses them. So the memory of
-    # programs grows without the library, too, and loads are compared with one without it.
+    # The stand-in for CUDA never frees destroyed objects, so that it notices if a program still uses them. So the
+    # memory of programs grows without the library, too, and loads are compared with a load without the library.
     beside = {"beside": "steps-plain"}
     yield plain("steps-plain", [steps], APART * count)
     yield windows("launches", [steps], "cudaGraphLaunch", one_in(APART, count), count, **beside)
     yield windows("waits", [steps], "cudaStreamSynchronize", one_in(APART, count), count, **beside)
     yield windows("ranges", [steps], "nvtx:^step$", one_in(APART, count), count, **beside)
     yield windows("functions", [steps], "sym:^soak_step$", one_in(APART, count), count, **beside)
-    # The rule `auto` begins to count only after it has learned the step. With this number of threads, it may count
-    # fewer steps than the program makes, so the number of windows is not known.
+    # The rule `auto` begins to count only after it has learned the step. The program makes its steps in 16 threads, so
+    # the rule may count fewer steps than the program makes, and the number of windows is not known.
     yield windows("auto", [steps], "auto", three_in(2 * APART, few), 0, **beside,
                   variables={"TLLMPROF_TRACE_MAX": "2M"})
     found = pythons()

@@ -15,13 +15,14 @@ SAMPLES = 400
 # maximum size of the records of a load in bytes (TLLMPROF_TRACE_MAX), for each load by name; ""
 # stands for all other loads
 MOST_DISK = {"": 256 << 20, "auto": 2 << 20}
-# Size of the record of a child process in bytes, as crates/recorder/src/space.rs reserves it: the header, one chunk,
-# and 16 more chunks for the child's threads.
+# Maximum size of the record of a child process in bytes. crates/recorder/src/space.rs reserves the header and one
+# chunk, and then 16 more chunks, which are enough for a child. The header and each chunk have 64 KiB.
 CHILDS_DISK = (64 << 10) * (1 + 1 + 16)
 
-# Bytes of memory that the library uses for each window until it logs the windows at exit (crates/steps/src/window.rs,
-# Taken). The memory is reserved when the list of windows is parsed. But the kernel counts each page only from its first
-# use, so the memory of the process seems to grow.
+# Bytes by which memory may grow for each captured window without being a leak. The library keeps an entry for each
+# window (crates/steps/src/window.rs, Taken) until it logs the windows at exit. The memory is reserved when the list of
+# windows is parsed. But the kernel counts each page only from its first use, so the memory of the process seems to
+# grow.
 KEPT = 48
 
 

@@ -34,7 +34,8 @@ fn contain() -> &'static Path {
     build_once(&BUILT, "attach/contain.c", &[])
 }
 
-/// Returns true if this test can run: it is root, may create containers, and `tllmprof attach` supports this machine.
+/// Returns true if this test runs as root, which it needs to create containers, and if `tllmprof attach` supports this
+/// machine.
 fn can_contain() -> bool {
     // SAFETY: geteuid has no arguments and always succeeds.
     if unsafe { libc::geteuid() } != 0 {
@@ -57,7 +58,8 @@ fn open_to_all(folder: &Path) {
     }
 }
 
-/// Makes a root file system that contains only a program and the libraries that the program needs.
+/// Makes a root file system that contains only a program and the libraries that the program needs. If `is_other_user`
+/// is true, its folder `tmp` belongs to the user `MAPPED`.
 fn make_root(root: &Path, program: &Path, is_other_user: bool) {
     for folder in ["proc", "tmp", "dev/shm"] {
         fs::create_dir_all(root.join(folder)).unwrap();
@@ -115,8 +117,8 @@ impl Contained {
             return None;
         }
         assert!(tried.status.success(), "{how}: {}", tried.err());
-        // Only files are removed from `tmp`. If this checkout is below `/tmp`, the subfolders of `tmp` hold the copies
-        // of the libraries.
+        // Removes the files that the run above has left in `tmp`. Subfolders are kept: if this checkout is below
+        // `/tmp`, they hold the copies of the libraries.
         let left = fs::read_dir(root.join("tmp")).unwrap();
         let left = left.map(|entry| entry.unwrap().path());
         for file in left.filter(|path| path.is_file()) {
@@ -411,8 +413,9 @@ fn a_command_that_is_killed_leaves_a_container_as_it_was() {
             break;
         }
     }
-    // A command writes the library into a file in the program's memory. If the command is killed before the file is
-    // complete, the program closes the file after 10 s. The next command must attach before these 10 s are over.
+    // A command writes the library into a file in memory, which a thread in the program has opened. If the command is
+    // killed before the file is complete, that thread closes the file after about 10 s. A later command must attach in
+    // any case.
     wait_until("the attach", || {
         let said = host.tllmprof("attach PID").err();
         host.state().as_deref() == Some("armed") && !said.contains("safe point")
@@ -442,8 +445,9 @@ fn commands_at_the_same_time_load_the_library_once() {
                 attach.stderr(Stdio::piped()).spawn().unwrap()
             })
             .collect();
-        // The first of the three commands is killed after a random time. The other two wait until nothing of the killed
-        // command's attach is left in the program.
+        // The first of the three commands is killed after a random time of less than 60 ms. Each command must print
+        // nothing, or one of the messages below. The message `is attaching to it` refuses a command while another one
+        // attaches.
         sleep(Duration::from_micros(random(60_000)));
         all[0].kill().unwrap();
         for attach in all {

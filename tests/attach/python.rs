@@ -15,7 +15,8 @@ use crate::place::wait_until;
 /// First arguments of `tests/attach/host.py`. Each names an activity of the main thread, either within its own steps
 /// or while another thread makes steps.
 const KINDS: [&str; 6] = ["sleeps", "computes", "holds", "waits", "contends", "forks"];
-/// The rule that makes `Engine.step` a step, and all options that record Python's activity.
+/// Options for `tllmprof attach`: the rule that makes `Engine.step` a step, and the recording of garbage collections,
+/// GIL waits and Python stacks.
 const ALL: &str = "--step py:__main__:Engine.step --gc --gil --stacks=1000";
 
 /// Returns the CPythons with a GIL, which are the ones that the library supports.
@@ -35,7 +36,7 @@ fn start(python: &Python, arguments: &str) -> Host {
     Host::started(&python.path, &arguments, &variables)
 }
 
-/// Asks the program `host.py` which traces the library has left in its process. Returns this state as JSON.
+/// Asks the program `host.py` what traces of the library it finds in its own process. Returns its answer as JSON.
 fn state(host: &Host) -> Value {
     let (look, state) = (host.path("look"), host.path("state"));
     fs::write(look, "").unwrap();
@@ -93,8 +94,9 @@ fn a_python_is_captured_exactly_and_nothing_is_left_in_it() {
                 let all = report[what].as_array().into_iter().flatten();
                 all.filter_map(|one| one["count"].as_u64()).sum::<u64>()
             };
-            // The program collects garbage after every fifth step. The collection after a window's last step is outside
-            // the window.
+            // The program collects garbage after every fifth step. A collection after a window's last step is outside
+            // the window. So there is at least one collection in the window of 10 steps, and at least four in that of
+            // 25 steps.
             assert!(count("gc") >= 5, "{python} {kind}: {}", report["gc"]);
             if kind == "contends" && python.has_gil {
                 let waits = &report["gil_wait"];

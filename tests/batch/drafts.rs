@@ -62,7 +62,7 @@ fn engines_have_the_functions_that_make_passes_of_draft_models() {
         }
         let file = "transformers/generation/candidate_generator.py";
         let text = std::fs::read_to_string(folder.join(file)).unwrap();
-        // Calls of `_generate_candidates` run the draft model, too. The library's table lists the functions that call
+        // Calls of `_generate_candidates` run the draft model, too. The table `DRAFTS` lists the functions that call
         // `_generate_candidates`, and not that function itself.
         let mut makes = calling(&text, "self.assistant_model.generate(");
         makes.extend(calling(&text, "self._generate_candidates("));
@@ -78,8 +78,9 @@ fn engines_have_the_functions_that_make_passes_of_draft_models() {
     }
 }
 
-/// For each engine: the versions, the folders whose code runs draft models, and texts that code would contain if it
-/// called or defined the step's functions. The test checks that no file in these folders contains such a text.
+/// For each engine: the versions, the folders whose code runs draft models, and the texts that this code would contain
+/// if it called or defined the functions that are the engine's steps. The test checks that no file in these folders
+/// contains such a text.
 const WITHIN: [(&str, [&[&str]; 3]); 3] = [
     (
         "vllm",
@@ -115,8 +116,8 @@ const WITHIN: [(&str, [&[&str]; 3]); 3] = [
     ),
 ];
 
-/// The engines in this table run all passes of a draft model within the step that needs the drafts, so they need no row
-/// in the library's table of functions that draft.
+/// The engines in the table `WITHIN` run all passes of a draft model within the step that needs the drafts, so they
+/// need no row in the library's table of drafting functions (`DRAFTS`).
 #[test]
 fn other_engines_draft_within_their_steps() {
     for (package, [versions, folders, calls]) in WITHIN {

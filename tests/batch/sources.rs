@@ -62,8 +62,8 @@ fn engines_have_the_functions_that_run_dummy_batches() {
     }
 }
 
-/// Packages whose sources define the functions that run draft models, with the versions to check. Each function is in
-/// at least one of the versions.
+/// The entries about draft models in the library's table `ENGINE_APIS`: the entry's name, the Python package that
+/// defines the entry's functions, and the versions to check. Each function must be in at least one of the versions.
 const DRAFTS: [(&str, &str, &[&str]); 2] = [
     (
         "vLLM V1, speculative decoding",

@@ -108,14 +108,15 @@ for place, wrong in enumerate(WRONG):
 step(output(4096), right(4096))
 step(output(4097), None)
 step(output(0), {"requests": 0, "tokens": 0, "prefill_tokens": 0, "decode_tokens": 0, "phase": "idle"})
-# While the program handles an exception, the library reads a batch. The exception must stay the current one.
+# The library reads a batch while the program handles an exception. `sys.exc_info()` must still return this exception
+# afterwards.
 try:
     raise KeyError("kept")
 except KeyError as error:
     step(7, None)
     step(output(), right(2))
     assert error.args == ("kept",) and sys.exc_info()[1] is error
-# After many steps whose batch it cannot read, the library stops reading batches.
+# After 64 consecutive steps whose batch it cannot read, the library reads no more batches.
 for _ in range(70):
     step(None, None)
 step(output(), None)

@@ -29,7 +29,8 @@ pub(crate) fn build<O: AsRef<OsStr>>(
     assert!(built.status.success(), "{cc:?}\n{}", built.err());
 }
 
-/// A program that all tests of one test binary share: its folder, which is removed at the end, and its path.
+/// A program that all tests of one test binary share: its folder and its path. The value is a static, which is never
+/// dropped, so the folder remains after the tests.
 pub(crate) type Built = OnceLock<(Scratch, PathBuf)>;
 
 /// Like [`build`], but at most once per test binary. Returns the program's path.

@@ -10,8 +10,7 @@ use super::{Output, Record, Scratch, built_command, read_log, run, shim, standin
 /// Time limit of a run, longer than any fixture needs on a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A program of the folder `bin` of the stand-in for CUDA. The program is ready to run, with its environment and
-/// arguments.
+/// A run of a program that is being prepared: its command and its folder.
 pub(crate) struct Fixture {
     command: Command,
     scratch: Scratch,
@@ -26,14 +25,15 @@ pub(crate) struct Ran {
 /// A start or stop of the profiler in the driver's log.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(crate) enum Switch {
-    /// `cuProfilerStart`, with the number of launches entered and the number of waits returned before this call.
+    /// `cuProfilerStart`, with the number of graph launches entered and the number of waits returned before this call.
     Start { launches: usize, waits: usize },
-    /// `cuProfilerStop`, with the number of launches entered and the number of waits returned before this call.
+    /// `cuProfilerStop`, with the number of graph launches entered and the number of waits returned before this call.
     Stop { launches: usize, waits: usize },
 }
 
 impl Fixture {
-    /// Prepares a run of a program without the profiler's library.
+    /// Prepares a run of a program without the library under test. `program` is a name in the stand-in's folder `bin`
+    /// or an absolute path.
     pub(crate) fn plain(program: &str) -> Self {
         let standin = standin();
         let scratch = Scratch::new("fixture");
@@ -45,7 +45,7 @@ impl Fixture {
         Self { command, scratch }
     }
 
-    /// Prepares a run of a program with the profiler's library (the shim) preloaded.
+    /// Like [`Fixture::plain`], with the library under test preloaded.
     pub(crate) fn new(program: &str) -> Self {
         Self::plain(program).env("LD_PRELOAD", shim())
     }
@@ -96,9 +96,9 @@ impl Fixture {
 }
 
 impl Ran {
-    /// Returns the starts and stops of the profiler in all processes of the run together. Before a stop, the library
-    /// itself waits until the device is idle. Those waits come from another thread than the program's and are not
-    /// counted.
+    /// Returns the starts and stops of the profiler in all processes of the run together. Graph launches of all threads
+    /// count, but waits only of the thread that made the run's first CUDA call. So the waits of the library's own
+    /// thread, which waits until the device is idle before it stops the profiler, do not count.
     pub(crate) fn switches(&self) -> Vec<Switch> {
         let program = self.log.first().map(|first| first.tid);
         let (mut launches, mut waits) = (0, 0);

@@ -1,5 +1,5 @@
-//! Runs the Python serving loop `tests/triggers/load.py`, which makes decodes and prefills in turn (mixed load). The
-//! test chooses the steps in which the loop stalls, and the cause of each stall.
+//! Runs the Python serving loop `tests/triggers/load.py`, in which one of ten steps has a prompt (prefill) and all
+//! others only decode. The test chooses the steps in which the loop stalls, and the cause of each stall.
 
 use std::process::Command;
 use std::time::Duration;
@@ -78,8 +78,8 @@ impl Load {
 }
 
 impl Ran {
-    /// Returns one pair for each window that a trigger opened: the iteration after which it opened, and the library's
-    /// message about it.
+    /// Returns one pair for each window that a trigger opened: the iteration after which it opened, and the reason in
+    /// the library's message about it.
     pub(crate) fn fired(&self) -> Vec<(u64, String)> {
         let said = self.output.err();
         let lines = said.lines().filter_map(|line| {

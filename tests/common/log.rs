@@ -1,4 +1,5 @@
-//! The log of the stand-in for CUDA (`STANDIN_LOG`): one line per driver call, in the order in which the calls arrived.
+//! The log of the stand-in for CUDA (`STANDIN_LOG`): one line per driver call, in the order in which the calls arrived,
+//! and a second line when a wait returns.
 
 use std::fs;
 use std::path::Path;

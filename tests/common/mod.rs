@@ -152,8 +152,9 @@ fn tool(cross_name: &str, name: &str) -> Command {
     })
 }
 
-/// Returns a clang with its sanitizers, from `scripts/get-clang`. If it is not installed, reports that the running test
-/// skips some checks. The download is large and needs `TLLMPROF_TEST_CLANG=fetch`.
+/// Returns the path of a clang with sanitizers, from `scripts/get-clang`. If there is none, reports that the running
+/// test skips some checks, and returns `None`. The script downloads clang, which is large, only if
+/// `TLLMPROF_TEST_CLANG` is `fetch`.
 pub(crate) fn clang() -> Option<PathBuf> {
     if std::env::var_os("TLLMPROF_TEST_CROSS").is_some() {
         skipped("clang has the sanitizers of this processor alone");
@@ -254,8 +255,8 @@ fn lives(group: libc::pid_t) -> bool {
     fs::read_dir("/proc").is_ok_and(|mut all| all.any(|process| is_alive(process).is_some()))
 }
 
-/// Runs a child process with an empty standard input. Waits for the child and for processes that it left in its process
-/// group.
+/// Runs a child process with an empty standard input. Waits for the child, then up to 5 seconds for processes that it
+/// left in its process group, and kills those that still run.
 ///
 /// If the child is not done within `timeout`, kills its process group and panics with the child's output.
 pub(crate) fn run(command: &mut Command, timeout: Duration) -> Output {

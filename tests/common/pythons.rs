@@ -1,4 +1,4 @@
-//! Finds the paths and compiler options for a program that embeds a CPython.
+//! Selects CPythons to test with, and finds the paths and compiler options for a program that embeds a CPython.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Checks runs in which the rule `auto` finds no repeating step. The record then has no iterations. It has the last
-//! part of the run as one span of time.
+//! Checks runs in which the rule `auto` finds no repeating step. The report is then about the last part of the run, as
+//! one span of time: a single window with a single iteration.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -111,8 +111,9 @@ static inline double now(void) {
 __attribute__((noinline)) static void prepare_batch(int us) { usleep(us); }
 "#;
 
-/// Asserts that the record has one span, of at least `seconds`, and no iterations outside of it. Asserts that the
-/// report says that no step was recognised, and that its shares of host time add up to 1.
+/// Asserts that the report has one span (a window with a single iteration) of at least `seconds`, and no iterations
+/// outside of it. Asserts that the report says that no step was recognised, and that its shares of host time add up to
+/// 1.
 fn assert_span(ran: &Ran, seconds: f64) {
     let (process, said) = (&ran.process, &ran.said);
     let windows = process["windows"].as_array().unwrap();

@@ -20,9 +20,9 @@ use super::{NO_CUDA, RUNTIME, Workshop, assert_switches};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Functions of the C library that the test needs in addition to those that the library imports. The compiler may call
-/// the memory functions and `strlen` from any code. The library defines these itself, so it does not import them. The
-/// library looks `dl_iterate_phdr` up without `dlsym`.
+/// Functions of the C library that [`functions_that_are_looked_up_at_their_first_call`] replaces in addition to those
+/// that the library imports. The compiler may call the memory functions and `strlen` from any code. The library defines
+/// these itself, so it does not import them. The library looks `dl_iterate_phdr` up without `dlsym`.
 const DOORS_OWN: [&str; 7] = [
     "memcpy",
     "memmove",

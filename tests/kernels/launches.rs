@@ -46,7 +46,8 @@ fn launches_of_threads_that_launch_in_turns_are_all_known() {
     assert_launches_of_two_threads(&ran);
     let launches = ran.launches();
     assert!(launches.iter().all(|(_, _, call)| call.is_some()));
-    // In each of 20 iterations, the main thread runs four kernels and the other thread five.
+    // The threads take turns. So in each of the 20 recorded iterations, the main thread runs four kernels and the other
+    // thread five.
     assert_eq!(launches.len(), 20 * (4 + 5));
 }
 

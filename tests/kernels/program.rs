@@ -18,7 +18,7 @@ pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 /// The way in which the program gets the driver's functions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reach {
-    /// The program is linked to the functions, including some that the library does not export.
+    /// The program is linked to the driver's functions, including some that tllmprof does not export.
     Linked,
     /// The program gets the functions from `cuGetProcAddress`.
     LookedUp,

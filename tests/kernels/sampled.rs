@@ -92,8 +92,8 @@ fn windows_that_are_planned_have_no_kernels_and_samples_wait_for_them() {
     assert!(windows.iter().all(|window| window.0 > 120), "{windows:?}");
     assert!(ran.said("window 0-120 captured"), "{}", ran.output.err());
 
-    // A sample can begin at iteration 2 at the earliest. In this run, a window opens at iteration 2 and stays open
-    // until the end, and no sample is taken during a window.
+    // A window opens at iteration 2, before the first sample, and stays open until the end. While a window is open, no
+    // sample is taken.
     let ran = lasting(Program::new(Reach::Linked).kernels("3@1s").windows("2-"));
     ran.assert_well();
     assert_eq!(ran.record().kernel_windows(), []);

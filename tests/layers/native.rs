@@ -121,8 +121,8 @@ fn a_kernel_has_the_functions_that_it_was_launched_in() {
     }
 }
 
-/// The program leaves over 400 calls of scope functions by exceptions, longjmp, thread cancellation and fork. If a
-/// scope stayed open after that, later kernels would be assigned to it.
+/// Calls of scope functions (to which kernels are assigned) are left by exceptions and longjmp, or their thread or
+/// forked child ends within them. If a scope stayed open after that, later kernels would be assigned to it.
 #[test]
 fn a_call_that_is_left_is_open_no_more() {
     if is_left_out() {

@@ -261,7 +261,7 @@ fn what_killed_processes_leave_is_swept() {
     lives.end();
 }
 
-/// A program under `tllmprof run` that is killed by a signal leaves no socket.
+/// If a signal kills the program that `tllmprof run` started, this command removes the program's socket.
 #[test]
 fn the_command_removes_what_a_killed_program_leaves() {
     let place = Place::new();

@@ -214,7 +214,8 @@ fn of_phase(figure: &str, phase: &str) -> String {
 #[test]
 fn times_are_told_apart_by_phase_where_batches_are_read() {
     const STEPS: f64 = 60.0;
-    // Every tenth step has a prompt among its decodes and takes 150 ms. All others take 3 ms.
+    // Phase, number of iterations, and minimum duration of an iteration in seconds. Every tenth step has a prompt among
+    // its decodes and takes at least 150 ms. All others take at least 3 ms.
     let by_phase = [("decode", 54.0, 0.003), ("mixed", 6.0, 0.15)];
     for (variables, phases) in [
         (&[("TLLMPROF_FLIGHT", "10")][..], &by_phase[..]),

@@ -20,8 +20,8 @@ fn top_shows_the_ranks_and_captures_what_is_selected() {
     let mut top = Terminal::start(&mut place.command("top --run r"));
     top.wait_for("4 processes, selected: all");
     assert!(!top.is_as_before());
-    // Each row has values for iterations, a rate, times and waits. No row has a value for garbage collections,
-    // because no Python runs.
+    // Each row has values for iterations, a rate, times and waits. No row has a value for garbage collections, GIL
+    // waits or an engine, because the ranks are C programs.
     wait_until("figures", || {
         let is_full = |row: &str| {
             let cells: Vec<_> = row.split_whitespace().collect();

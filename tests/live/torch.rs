@@ -8,8 +8,9 @@ use crate::common::torch::python_with_torch;
 use crate::common::{command, repo, run, shim, standin};
 use crate::place::{Place, Running, TEST_TIMEOUT, wait_until};
 
-/// Returns the command of a PyTorch program that listens on a control socket and runs on the stand-in for CUDA. Garbage
-/// collections are recorded, so the library also follows Python.
+/// Returns the command of a PyTorch program that listens on a control socket and runs on the stand-in for CUDA. With
+/// `TLLM_PROFILE_RECORD_GC`, the library follows Python from the start. Otherwise it would refuse to run the PyTorch
+/// profiler.
 fn program(place: &Place, python: &Path) -> Command {
     let mut program = command(python);
     program

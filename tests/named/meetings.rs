@@ -1,4 +1,5 @@
-//! Checks rules that name functions which tllmprof itself calls, or functions of child processes.
+//! Checks rules that name functions in unusual places, such as functions that tllmprof itself calls, and functions that
+//! are called in fork handlers, child processes or signal handlers, or before CUDA is used.
 
 use crate::common::can_exec;
 use crate::seen::{assert_exact, calls, is_left_out, lines_with, number_behind, usual};
@@ -71,7 +72,8 @@ fn a_signal_handler_with_a_small_stack() {
     let both = program
         .window(&windows.join(","), "sym:^handler_step$")
         .run();
-    // The library may miss the first call of the function if it cannot start during that call.
+    // The first call of the function is in the signal handler, where the library may be unable to begin counting. So it
+    // may miss this call.
     assert!(calls(&both) - both.total() <= 1, "{}", both.output.err());
 }
 

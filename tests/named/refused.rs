@@ -1,4 +1,5 @@
-//! Checks functions, rules and processes that the library does not hook, and its messages about them.
+//! Checks cases in which the library does not hook a function (because of the function, the rule or the process), and
+//! its messages about them.
 
 use crate::common::{is_x86_64, skipped, standin};
 use crate::seen::{BY_ENTRY, BY_NAME, assert_exact, is_left_out, lines_with};

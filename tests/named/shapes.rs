@@ -9,8 +9,9 @@ use crate::workshop::Workshop;
 /// The option by which compilers for x86-64 mark the targets of indirect jumps.
 const CET: &[&str] = &["-fcf-protection=full"];
 
-/// Runs the program with one thread and with eight threads, each time with two settings. In the first, a window never
-/// opens. In the second, there is a window at every third call, so that every shape of function is also called while a
+/// Asserts that the library hooks all 17 functions in the way that the message `by` names, and counts their calls. Runs
+/// the program with one thread and with eight threads, each time with two settings. In the first, a window never opens.
+/// In the second, there is a window at every third call, so that functions of every shape are also called while a
 /// window opens or closes.
 #[track_caller]
 fn shapes_are_seen(program: &Situation, by: &str) {

@@ -32,7 +32,8 @@ impl Workshop {
             true => self.0.path(source),
             false => repo().join("tests/named").join(source),
         };
-        // Without `-fno-partial-inlining`, GCC may split off parts of a function under the same name.
+        // Without `-fno-partial-inlining`, GCC may move a part of a function to a new function whose name contains the
+        // old one, such as `NAME.part.0`. A rule could match both.
         cc.args(["-O2", "-g", "-Wall", "-Wextra", "-Wno-psabi"])
             .args([
                 "-fno-partial-inlining",

@@ -159,7 +159,8 @@ fn a_record_takes_nothing_from_nsys() {
     });
     assert!(read.unwrap().is_none());
     // Iterations end at waits in this run, and each step waits in the middle of its ranges. So the window lasts from
-    // the middle of step 4's ranges until the middle of step 9's.
+    // the middle of step 4's ranges until the middle of step 9's. The record has the ranges that begin in the window:
+    // those of steps 5 to 8, which are whole, and those of step 9, which are cut at the window's end.
     let count = |domain: &str, name: &str, cut: bool| {
         let is_it = |range: &&(u32, u32, bool)| {
             let in_domain = match domain {

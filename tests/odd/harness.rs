@@ -202,8 +202,8 @@ impl Ran {
         self.scratch.path(name)
     }
 
-    /// Asserts that there is one record, in the given state, with the iterations from 0 to before `iterations`.
-    /// Iterations may be missing if the record counts them as dropped: on a very busy machine, the library may extend
+    /// Asserts that there is one record, in the given state, with the iterations from 0 to `iterations - 1`. Fewer than
+    /// half of them may be missing if the record counts them as dropped: on a very busy machine, the library may extend
     /// the record's file too late.
     #[track_caller]
     pub(crate) fn record(&self, state: State, iterations: u64) -> &Process {

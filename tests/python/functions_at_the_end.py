@@ -41,7 +41,8 @@ class Last:
 # makes the library find the functions above.
 import colorsys  # noqa: E402
 
-# When the interpreter ends, it clears this name before all others, which deletes the object.
+# When the interpreter ends, it clears `sys.last_value` before all other names. This deletes the object, whose `__del__`
+# then waits for the other threads to end.
 sys.last_value = Last()
 for target in (endless, endless, waits, endless):
     threading.Thread(target=target, daemon=True).start()

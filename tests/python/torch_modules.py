@@ -78,13 +78,14 @@ try:
     model(x, raises=True)
 except ValueError:
     pass
-# A model that no other model calls has the name of its class. This also holds if the call of the previous model has
-# ended with an exception. A part of a model that is called directly keeps its name.
+# The range of a model is named after the model's class, even if the call of the previous model has ended with an
+# exception. The range of `mlp`, a part of a model that is called directly, keeps the name `layers.1.mlp`.
 other = Mlp()
 learn(other)
 other(x)
 model.layers[1].mlp(x)
-# If a module is added to a model after the model's first call, the module is named after its class.
+# If a module is added to a model after the model's first call, the ranges of the module and its parts are named after
+# their classes.
 model.layers[1].mlp = Mlp()
 model(x)
 # Model calls in a hook, and in a second thread, have ranges, too.
@@ -114,7 +115,7 @@ captures = False
 graph = ctypes.c_void_p()
 assert driver.lib.cuStreamEndCapture(driver.stream, ctypes.byref(graph)) == 0
 model(x)
-# A compiled module has no ranges, but modules around it do.
+# Each call of the compiled model has a range `Model`. The modules inside it have no ranges, because they are compiled.
 compiled = torch.compile(model, backend="eager")
 for _ in range(2):
     print("compiled Model")

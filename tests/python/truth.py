@@ -9,8 +9,8 @@ def collections():
     return [generation["collections"] for generation in gc.get_stats()]
 
 
-# Numbers of garbage collections that do not count: those while the interpreter started and, in a
-# forked child, those of the parent process.
+# For each generation, the number of garbage collections that the library need not have recorded in this process:
+# those while the interpreter started and, in a forked child, those of the parent process.
 begun = collections()
 
 

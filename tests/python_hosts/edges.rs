@@ -78,8 +78,8 @@ fn that_come_at_the_end() {
                     output.err()
                 ));
             }
-            // Each time a window opens or closes, the library's Python code looks for torch and logs that torch is
-            // missing. So this message shows that the code ran.
+            // When a window opens or closes, the library's Python code looks for torch, which the program has not
+            // imported, and logs that. So this message shows that the code ran.
             edges += usize::from(output.err().contains("torch is not imported"));
         }
         if edges == 0 {

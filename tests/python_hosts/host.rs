@@ -1,5 +1,5 @@
-//! Runs a program that hosts Python both without the library and with all of its Python options, and reads the events
-//! that were recorded.
+//! Runs a program that hosts Python (a host) twice: without the library, and with all of the library's Python options.
+//! Reads how many events an NVTX tool received in the second run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -42,7 +42,7 @@ pub(crate) struct Both {
     counts: BTreeMap<Process, Counts>,
 }
 
-/// Runs `check` for a few CPythons. Panics with all errors if any of these checks fails.
+/// Runs `check` for each CPython that [`few`] returns. Panics with all errors if any of these checks fails.
 pub(crate) fn with_each(check: impl Fn(&Python) -> Result<(), String>) {
     let wrong: Vec<String> = few()
         .into_iter()
@@ -135,8 +135,8 @@ impl Both {
         ))
     }
 
-    /// Checks that this number of processes counted their garbage collections, and that the library recorded exactly
-    /// these. Collections before the program's first line may be missing.
+    /// Checks that this number of processes counted their garbage collections, and that the library recorded all of
+    /// these collections and no others. Only collections before the program's first line may be missing.
     pub(crate) fn collections(&self, processes: usize) -> Result<&Self, String> {
         if self.truth.len() != processes {
             return Err(format!(

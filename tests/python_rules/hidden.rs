@@ -1,6 +1,6 @@
 //! Checks Python functions whose calls are hard to see: code without a file, functions that the program replaces, and
-//! functions that other tools hook by the same mechanism. Either the calls are counted exactly, or a message says that
-//! calls may be missing.
+//! functions that other tools hook by the same mechanism as the library. Either the calls are counted exactly, or a
+//! message says that calls may be missing.
 
 use std::time::Duration;
 

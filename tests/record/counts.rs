@@ -60,16 +60,17 @@ pub(crate) fn moments() -> impl Iterator<Item = Duration> {
     })
 }
 
-/// Returns one pair for each round: its number, and the delay after which the program is killed. There are [`kills`]
-/// rounds. If `is_enough` is false after these rounds, more rounds with longer delays follow: on a busy machine, a
-/// program may need longer to start.
+/// Returns one pair for each round: its number, and the delay after which the program is killed. There are at least
+/// [`kills`] rounds. More rounds with longer delays follow until `is_enough` is true: on a busy machine, a program may
+/// need longer to start.
 pub(crate) fn rounds(is_enough: &Cell<bool>) -> impl Iterator<Item = (usize, Duration)> {
     let rounds = moments().enumerate();
     let rounds = rounds.take_while(|(round, _)| *round < kills() || !is_enough.get());
     rounds.map(|(round, moment)| (round, moment * (1 + round / kills()) as u32))
 }
 
-/// Returns the number of times that a program is killed: `TLLMPROF_TEST_KILLS` if it is set, else 12.
+/// Returns the number of rounds in which a test starts a program and kills it: `TLLMPROF_TEST_KILLS` if it is set, else
+/// 12. [`rounds`] may add further rounds.
 pub(crate) fn kills() -> usize {
     std::env::var("TLLMPROF_TEST_KILLS").map_or(12, |kills| kills.parse().unwrap())
 }
@@ -190,7 +191,7 @@ impl Counts {
         }
     }
 
-    /// Returns the calls that the program has counted.
+    /// Returns the numbers of calls, ranges and marks that the program has counted for each thread or child process.
     pub(crate) fn made(&self) -> Vec<Made> {
         made(&self.scratch.path("counts"))
     }
@@ -227,7 +228,8 @@ impl Counts {
         record
     }
 
-    /// Asserts that each event of `calls` calls is either in the record or counted as dropped.
+    /// Asserts that the recorded and the dropped events together are as many as `calls` calls make. The number of
+    /// events per call varies, so this is only checked roughly.
     pub(crate) fn assert_what_is_kept_and_dropped_is_all(&self, calls: u64) {
         let record = self.record();
         assert!(record.damage.is_none(), "{}", record.damage);

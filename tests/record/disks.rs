@@ -111,7 +111,7 @@ pub(crate) fn with_a_quota(counts: &Counts, size: &str, arguments: &[&str]) -> O
     output
 }
 
-/// Runs the program while other processes fill the disk up, and then kills it.
+/// Runs the program with its records on a disk that `dd` fills up meanwhile. The program is killed at the end.
 pub(crate) fn that_fills_up(counts: &Counts, windows: &str, arguments: &[&str]) -> Option<Output> {
     const FILL: &str = "LD_PRELOAD=$preload \"$@\" & sleep 0.5; sync; \
         for size in 64k 4k; do dd if=/dev/urandom of=disk/other-$size bs=$size 2>/dev/null; sync; done; \

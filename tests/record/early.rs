@@ -1,4 +1,4 @@
-//! Checks steps that begin before the process uses CUDA.
+//! Checks records of programs whose first steps run before the process uses CUDA.
 
 use crate::common::run;
 use crate::ranges::{Program, TEST_TIMEOUT};

@@ -1,6 +1,6 @@
 //! Checks names and arguments from untrusted sources in a record. The names and arguments must not control the terminal
-//! or page on which they are shown, and exports must contain them unchanged. Secrets in the arguments must not be in
-//! the record.
+//! or page on which they are shown, and exports must contain the names unchanged. Secrets in the arguments must not be
+//! in the record, unless `TLLMPROF_ARGS=full` requests them.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -203,7 +203,7 @@ fn gpu_times_are_those_of_the_gpu() {
         ("refused", 3),
         // The library measures GPU time by CUDA events that it records on the streams. Until it knows the number of
         // launches per iteration, such an event in one default stream may also wait for the work of another default
-        // stream. So the first steps are not exact.
+        // stream. So the times of steps 3 and 4, the first in the window, are not exact.
         ("defaults", 5),
     ] {
         for drain in ["1", "0"] {
@@ -212,8 +212,9 @@ fn gpu_times_are_those_of_the_gpu() {
             assert_eq!(ran.lost(), 0, "{how}");
             let spans = ran.spans();
             assert!(spans.iter().all(|span| (3..=8).contains(&span.iteration)));
-            // A span is marked as cut if no wait of the thread that launched its work shows the end of the work. In
-            // these two programs, this happens until the library knows the number of launches per iteration.
+            // A span ends with a CUDA event, after the number of launches that the previous iteration had. Without this
+            // number, the library records the event just before the launching thread waits for the work. If there is
+            // no such wait either, as in `fresh` and `elsewhere`, the span is marked as cut.
             let may_be_cut = matches!(how, "fresh" | "elsewhere");
             assert_eq!(spans.iter().any(|span| span.cut), may_be_cut, "{how}");
         }
@@ -335,8 +336,8 @@ fn streams_that_work_at_once_overlap_in_the_record() {
 #[test]
 fn a_gpu_that_waits_for_its_host_is_not_at_work() {
     let ran = ran("idle", 12, "3-8", &[]);
-    // The library learns the number of launches per step from the first step in the window. So the span of that step
-    // (3) is longer than its work.
+    // The library learns the number of launches per step from step 3, the first in the window. Not knowing the last
+    // launch of that step, it ends the span only when the program waits, 1 ms (1 000 000 ns) after the launches.
     assert_eq!(ran.recorded(3), [1_000_000]);
     ran.assert_exact(4..=8);
 }

@@ -134,8 +134,8 @@ fn children_that_share_the_memory_leave_the_record_alone() {
     assert_eq!(records[0].ranges().len() as u64, made(&program).1);
 }
 
-/// A thousand threads record at once. Each of them needs its own chunk of the record's file, but the size limit only
-/// allows a few chunks.
+/// A thousand threads record at once. Each of them needs its own chunk of the record's file, but the size limit of
+/// 16 MiB allows fewer chunks than threads.
 #[test]
 fn a_crowd_of_threads_stays_within_the_bound() {
     let (program, _, records) = run("crowd", &[("TLLMPROF_TRACE_MAX", "16M")]);
@@ -149,8 +149,8 @@ fn a_crowd_of_threads_stays_within_the_bound() {
         kept + dropped >= calls + pushed && kept > 600,
         "{kept} {dropped}"
     );
-    // With this limit, the file has room for all threads. A thread then loses events only if other threads take too
-    // long to extend the file. On a busy machine, some hundred of the 3000 calls may be lost.
+    // With a limit of 100 MiB, the file has room for all threads. A thread then loses events only if other threads take
+    // too long to extend the file. On a busy machine, some hundred of the 3000 calls may be lost.
     let (program, _, records) = run("crowd", &[("TLLMPROF_TRACE_MAX", "100M")]);
     assert_kept_and_dropped(&program, &records[0]);
     assert!(launches(&records[0]) > 2000, "{}", launches(&records[0]));

@@ -108,8 +108,8 @@ fn the_latest_windows_stay_and_the_disk_is_bounded() {
         assert!(kept.clone().count() >= 4, "{kept:?}");
         assert_eq!(record.windows().len(), kept.clone().count());
         // A thread may be in the middle of a launch when another thread opens or closes a window. The launch is
-        // recorded if it returns while a window is open. So the number of launches may differ by one for each such
-        // thread and window.
+        // recorded if it returns while a window is open. So a window may have one launch more or less than STEPS for
+        // each thread other than the one that opens or closes it.
         let launches = record.calls(CallKind::GraphLaunch).len() as u64;
         let windows = kept.clone().count() as u64;
         let difference = launches.abs_diff(windows * STEPS);
@@ -117,7 +117,8 @@ fn the_latest_windows_stay_and_the_disk_is_bounded() {
             difference <= windows * (count - 1),
             "{launches} in {windows} windows"
         );
-        // When the oldest windows are dropped, events from before the first window stay in the record.
+        // When the oldest windows are dropped, the information about the process, such as its rule, stays in the
+        // record.
         assert_eq!(record.info(Info::Rule), ["cudaGraphLaunch"]);
         assert_eq!(record.header.counter(Counter::Iterations), 90_000);
     }
@@ -204,8 +205,8 @@ fn anonymous_kb(pid: u32) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse().ok()
 }
 
-/// Returns the number of events to record: `TLLMPROF_TEST_EVENTS` if it is set, else a million. A day of recording has
-/// about fifty million.
+/// Returns the minimum number of events that the test records: `TLLMPROF_TEST_EVENTS` if it is set, else a million. A
+/// day of recording has about fifty million.
 fn events() -> u64 {
     std::env::var("TLLMPROF_TEST_EVENTS").map_or(1_000_000, |events| events.parse().unwrap())
 }
@@ -213,7 +214,7 @@ fn events() -> u64 {
 #[test]
 fn memory_does_not_grow_with_the_events_that_are_written() {
     const STEPS: u64 = 20_000;
-    // Each iteration has three events: the iteration itself, its call, and the resource use of its thread.
+    // Each iteration has at least three events: the iteration itself, its call, and the resource use of its thread.
     let count = events().div_ceil(3 * STEPS).max(10);
     let windows =
         (0..count).map(|window| format!("{}-{}", window * STEPS, (window + 1) * STEPS - 1));
@@ -233,8 +234,9 @@ fn memory_does_not_grow_with_the_events_that_are_written() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(child.wait().unwrap().code(), Some(7));
-    // Samples of the program's memory must not grow. The first tenth of them is left out because of the start, and the
-    // last tenth because the end of the process needs more memory.
+    // The program's memory must not grow by more than 128 kB from the early samples to the late ones. The first tenth
+    // of the samples is left out because of the start, and the last tenth because the end of the process needs more
+    // memory.
     let early = &seen[seen.len() / 10..seen.len() / 3];
     let late = &seen[seen.len() * 2 / 3..seen.len() * 9 / 10];
     let most = |part: &[u64]| part.iter().copied().max().unwrap();

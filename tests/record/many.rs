@@ -185,8 +185,8 @@ impl Ran {
     }
 }
 
-/// Repeats the run, up to three times, as long as the library logs that a thread waited too long for a window to open
-/// or close. This can happen if several programs share each core. Lost events are counted in any case.
+/// Repeats the run, up to three times, as long as it is not exact and the library logs that a thread waited too long
+/// for a window to open or close. This can happen if several programs share each core. Returns the last run.
 fn unless_too_busy(what: &str, run: impl Fn() -> Ran) -> Ran {
     for _ in 0..3 {
         let ran = run();
@@ -298,8 +298,8 @@ fn where_the_step_is_learnt_each_iteration_of_a_window_is_kept_or_counted() {
     println!("nothing lost in {runs} runs, in {without} of them no window opened");
 }
 
-/// The last wait of the program begins iteration 960. No wait follows, so this iteration never ends, and a window of it
-/// has no iterations.
+/// The last wait of the program begins iteration 960. No wait follows, so this iteration never ends. A window that
+/// opens with this iteration therefore has no iterations.
 #[test]
 fn a_window_that_opens_with_the_last_iteration_holds_none() {
     let program = Program::new();

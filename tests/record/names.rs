@@ -1,4 +1,5 @@
-//! Checks records that keep only the latest windows, of programs that make new NVTX range names all the time.
+//! Checks records that keep only the latest windows (`TLLMPROF_KEEP`). The recorded programs make new NVTX range names
+//! all the time.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -94,7 +95,7 @@ fn assert_names_are_whole(record: &Read) -> u64 {
         .filter(|range| range.domain.as_deref() == Some("engine") && range.name == "batch");
     let batches = batches.count();
     assert!((iterations.len()..=iterations.len() + 1).contains(&batches));
-    // The number of all ranges is that of the ranges with known names, so no range has lost its name.
+    // Each range in the record has one of the names that the program gives, so no range has lost its name.
     assert_eq!(ranges.len(), requests.len() + served.len() + batches);
     last / EVERY - first / EVERY + 1
 }

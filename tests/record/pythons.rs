@@ -188,8 +188,8 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
             }
         }
         assert!(waited > 0, "{python}: nobody waited");
-        // The record has only those holds of the GIL that last long enough. The counter also includes the many short
-        // ones.
+        // The record has only those holds of the GIL that last long enough. The counter `GilHandoffs` also includes
+        // the shorter ones.
         let handoffs = record.header.counter(Counter::GilHandoffs);
         let kept = all(|what| what == What::GilHold) as u64;
         assert!(handoffs >= kept && kept >= 5, "{python}: {handoffs} {kept}");

@@ -160,7 +160,7 @@ fn it_stops_goes_on_and_is_interrupted_as_a_job() {
     shell.types("fg\n");
     shell.expect("'return'");
     // The shell prints the command just before it gives the terminal to the job, so an early interrupt may not reach
-    // the program.
+    // the program. So interrupts are sent until the program makes no more calls.
     for _ in 0..20 {
         shell.types(INTERRUPT);
         sleep(Duration::from_millis(200));

@@ -79,7 +79,7 @@ fn layers_in_captured_graphs_are_proved_when_the_window_closes() {
     }
 }
 
-/// Asserts that the library's last message counts three layers that are balanced and three that it left unchanged.
+/// Asserts that the library's message at the end counts three layers that are balanced and three that are unchanged.
 fn assert_three_are_left(said: &[String]) {
     let last = said
         .iter()

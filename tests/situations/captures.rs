@@ -53,7 +53,7 @@ fn launches_under_capture_are_no_iterations() {
 fn a_capture_lies_on_the_edge_of_a_window() {
     for mode in MODES {
         for program in PROGRAMS {
-            // The capture comes before the launch that opens iteration 5. So the driver's log has the captured launch
+            // The capture comes before the launch that begins iteration 5. So the driver's log has the captured launch
             // before the start of the profiler.
             let opens = Situation::new(program)
                 .args(format!("--capture-at 5 --capture-mode {mode}"))

@@ -80,8 +80,8 @@ fn longjmp_leaves_a_wait() {
 
 #[test]
 fn an_exception_leaves_a_launch() {
-    // An exception leaves launches 7 and 15. After each of these two, the program does not make the wait of its step,
-    // so there are fewer waits than launches.
+    // An exception leaves every eighth launch: launches 7 and 15, and later ones. After such a launch, the program does
+    // not make the wait of its step, so there are fewer waits than launches.
     let expected = [start(5, 5), stop(10, 9), start(17, 15), stop(19, 17)];
     left(
         "throw",
@@ -109,8 +109,8 @@ fn longjmp_leaves_a_launch() {
 #[test]
 fn a_launch_is_left_while_waits_are_counted() {
     for how in ["throw", "longjmp"] {
-        // Launch 7 is left before its wait, so waits 5 and 9 belong to launches 5 and 10. Of the 40 launches, 5 have
-        // no wait.
+        // Launch 7 is left, so its step has no wait. The waits are numbered from 0: wait 5 is that of launch 5, but
+        // wait 9 is that of launch 10. Of the 40 launches, 5 have no wait.
         let expected = [start(5, 5), stop(11, 10), start(19, 17), stop(21, 19)];
         left(
             how,

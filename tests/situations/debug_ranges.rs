@@ -49,7 +49,8 @@ fn every_call_of_the_program_has_one_and_counts_as_before() {
         let ran = with_tool(program, "1");
         let pushes = counted(&ran, "pushes");
         assert_eq!(counted(&ran, "pops"), pushes, "{program}");
-        // A program that uses the driver loads its kernel itself, which is not in the log either.
+        // A program that uses the driver without the runtime loads its kernel itself. This call has a range but is not
+        // in the log either.
         let loads = usize::from(program.starts_with("steps_driver"));
         let unlogged = pushes.checked_sub(calls(&ran) + loads);
         assert!(unlogged.is_some(), "{program}");

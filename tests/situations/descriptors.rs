@@ -5,8 +5,8 @@ use std::fs;
 use super::twice::{Both, Situation, start, stop};
 use crate::common::{Scratch, can_exec, repo};
 
-/// Runs the program without and with the library. Asserts that the program's own file has the same content in both
-/// runs. Returns this content and both runs.
+/// Runs the program without and with the library. Asserts that the file which the program writes in place of standard
+/// error (PATH in `takes_descriptor_2.c`) has the same content in both runs. Returns this content and both runs.
 #[track_caller]
 fn file_of(how: &str) -> (String, Both) {
     let scratch = Scratch::new("descriptor");

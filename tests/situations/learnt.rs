@@ -48,7 +48,7 @@ fn another_thread_waits_one_step_late() {
         let switched = switched_at(&both);
         assert_eq!(switched[1] - switched[0], 20, "{:#?}", both.said());
         assert!((100..=101).contains(&switched[0]), "{switched:?}");
-        // In this program, launches are more regular than reads, which may come late. So `auto` chooses a launch as the
+        // In this program, launches are more regular than the other thread's waits. So `auto` chooses a launch as the
         // begin of the iteration.
         assert!(
             both.said()[0].contains("iteration = the launch of "),
@@ -95,9 +95,9 @@ fn the_pattern_changes_and_is_learnt_again() {
         let said = both.said();
         let switched = switched_at(&both);
         assert_eq!(switched[..2], [380, 390], "{said:#?}");
-        // When the pattern of the program's calls changes, `auto` needs some steps to learn the new pattern. It adds
-        // these steps to its count only after that. So the window may begin a few steps before or after the requested
-        // one.
+        // The pattern of the program's calls changes between the two windows. `auto` then needs some steps to learn the
+        // new pattern, and adds these steps to its count only after that. So the second window may begin a few steps
+        // before or after the requested one.
         assert_eq!(switched[3] - switched[2], 10, "{said:#?}");
         assert!((695..=705).contains(&switched[2]), "{switched:?} {said:#?}");
     }

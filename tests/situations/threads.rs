@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::twice::{Situation, processes, start, stop, total};
 use crate::common::{INEXACT, Ran, Switch};
 
-/// Returns two numbers of launches: those that reached the driver before the profiler started, and those before it
-/// stopped. Asserts that it started once and stopped once.
+/// Returns two numbers of launches: those that reached the driver before the profiler started, and those that reached
+/// the driver before the profiler stopped. Asserts that the profiler started once and then stopped once.
 #[track_caller]
 fn edges(ran: &Ran) -> (usize, usize) {
     match ran.switches()[..] {
@@ -67,8 +67,8 @@ fn steady_iterations_of_threads_that_launch_at_once() {
             .clone()
             .window("steady:500", "cudaGraphLaunch")
             .run_shimmed();
-        // On a machine whose threads rarely take turns, the window opens so late that less than 500 iterations are
-        // left. The library says so, and nothing is checked.
+        // On some machines, the window opens so late that fewer than 500 iterations are left, or threads cannot wait
+        // until it has opened or closed. The library says so, and this run is not checked.
         if [INEXACT, "captured in part"]
             .iter()
             .any(|said| ran.output.err().contains(said))

@@ -194,7 +194,7 @@ pub(crate) fn stop(launches: usize, waits: usize) -> Switch {
     Switch::Stop { launches, waits }
 }
 
-/// Returns the processes that called the driver, in the order of their first calls.
+/// Returns the IDs of the processes that called the driver, in the order of their first calls.
 pub(crate) fn processes(log: &[Record]) -> Vec<u32> {
     let mut seen = BTreeSet::new();
     let pids = log.iter().map(|record| record.pid);
@@ -227,8 +227,8 @@ pub(crate) fn switches(log: &[Record]) -> Vec<Switch> {
     switches
 }
 
-/// Returns the library's own threads. They are recognized by their calls: they only wait for the device, and start or
-/// stop the profiler. A fixture's thread always makes other calls, too.
+/// Returns the IDs of the library's own threads. They are recognized by their calls: they only wait for the device, and
+/// start or stop the profiler. A fixture's thread always makes other calls, too.
 pub(crate) fn workers(log: &[Record]) -> BTreeSet<u32> {
     let ours = |record: &Record| {
         let name = record.function.as_str();

@@ -44,7 +44,7 @@ def needs_gil():
             pass
 
     threading.Thread(target=spin).start()
-    # After this sleep, the other thread holds the GIL.
+    # This sleep releases the GIL, and the other thread takes it. So this thread waits for the GIL after the sleep.
     time.sleep(0.01)
 
 

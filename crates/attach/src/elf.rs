@@ -38,7 +38,7 @@ pub(crate) struct Symbol {
 /// A module (program or shared library) that is loaded in the other process.
 pub(crate) struct Module {
     pub path: String,
-    /// The load bias: a module's address in memory minus its address in the file.
+    /// The load bias: the number to add to an address in the module's file to get the address in memory.
     pub base: u64,
     pub range: Range<u64>,
     headers: Vec<Header>,

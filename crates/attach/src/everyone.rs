@@ -1,7 +1,7 @@
 //! Stops all threads of another process at the same time.
 //!
-//! A separate thread of this command, the tracer, stops the threads, as [`crate::traced`] does for a single thread.
-//! Threads that are still stopped continue when the tracer ends, or when the command is killed.
+//! The tracer, a separate thread of the command `tllmprof`, stops the threads. [`crate::traced`] does the same
+//! for a single thread. Threads that are still stopped continue when the tracer ends, or when the command is killed.
 //!
 //! The stop must not make a system call of the program return early. When a child process ends, its parent gets
 //! SIGCHLD. Most programs ignore this signal, and the kernel then drops it without waking a thread. But if the thread
@@ -90,8 +90,8 @@ impl<'a> Everyone<'a> {
                         stopping.swap_remove(index);
                         if let Some(registers) = stopped.registers() {
                             // If the stop has made the thread's system call return early, the thread's registers are
-                            // set at once so that it repeats this call. So it does this even if the command is killed
-                            // before the end of the stop.
+                            // set at once so that it repeats this call. So the thread repeats the call even if the
+                            // command is killed before the end of the stop.
                             if was_cut_short(&registers) {
                                 stopped.make_again(registers);
                             }
@@ -129,7 +129,7 @@ impl<'a> Everyone<'a> {
     }
 
     /// Calls `visit` with each address at which a thread may continue: its current instruction, and each word on its
-    /// stack, because the word may be a return address. `stack` is the end of the main thread's stack.
+    /// stack, because the word may be a return address. `stack` is the highest address of the main thread's stack.
     pub(crate) fn each_address(&self, stack: u64, mut visit: impl FnMut(u64)) {
         for (tid, _, registers) in &self.threads {
             visit(registers.rip);

@@ -72,8 +72,8 @@ fn is_copy(memory: &ProcessMemory, module: &Module, library: &Path) -> bool {
 /// file yet.
 ///
 /// # Errors
-/// Returns the reason why the library was not written. The function also reports this to the process, which then
-/// closes the file.
+/// Returns the reason why the library was not written. If the process has made the file, but the library cannot be
+/// copied into it, the function also reports this to the process, which then closes the file.
 pub(crate) fn write(
     pid: i32,
     memory: &ProcessMemory,

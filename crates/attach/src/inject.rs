@@ -220,8 +220,9 @@ impl ProcessFacts {
         let Ok(maps) = memory::maps(self.pid) else {
             return Tried::NotStopped(NotStopped::Gone);
         };
-        // Modules may have been loaded or unloaded since the list of modules (`self.modules`) was made. A module that
-        // is still loaded has the same address as before, unless the process has started another program.
+        // If modules have been loaded or unloaded since the list of modules (`self.modules`) was made, the list is made
+        // again. The addresses of `dlopen` and of the other functions that were found before stay valid, unless the
+        // process has started another program.
         let code = code_of(&maps);
         let changed;
         let modules = match code == self.code {
@@ -260,7 +261,7 @@ impl ProcessFacts {
             .write(texts, &self.texts)
             .and_then(|()| stopped.write(stub, &bytes));
         // The code and texts are read back after they were written. If the memory does not contain them, the thread
-        // must not execute it, and attaching is refused.
+        // must not continue there, and attaching is refused.
         let is_there = written.is_some()
             && self.memory.some(stub, bytes.len()) == Some(bytes)
             && self.memory.some(texts, self.texts.len()).as_ref() == Some(&self.texts);

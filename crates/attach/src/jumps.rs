@@ -66,7 +66,8 @@ struct Entries {
 /// The reason why some jumps at the entries of the driver's functions were not written.
 pub(crate) type JumpFailure = &'static str;
 
-/// Writes all jumps that the library has prepared and that have not been written yet.
+/// Writes the jumps that the library has prepared and that have not been written yet. If some of them cannot be
+/// written, the reason is in [`Hooked::why`].
 ///
 /// # Errors
 /// Returns the reason if the state of the jumps cannot be determined.

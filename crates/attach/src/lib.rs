@@ -72,8 +72,8 @@ fn load(pid: i32, library: Library<'_>) -> Result<Attached, AttachRefusal> {
     Err(AttachRefusal::Architecture)
 }
 
-/// Writes the jumps that the loaded library has prepared at the entries of the driver's functions, except those
-/// that are already written.
+/// Writes the jumps that the loaded library has prepared for the entries of the driver's functions, except those
+/// that are already written. If some of them cannot be written, the reason is in [`Hooked::why`].
 ///
 /// # Errors
 /// Returns the reason if the state of the jumps cannot be determined.

@@ -1,5 +1,5 @@
-//! A stand-in for `view.rs` on other architectures: memory and stacks of other processes are read
-//! only on x86-64.
+//! A stand-in for `view.rs` on architectures other than x86-64, on which this crate does not read the memory and
+//! stacks of other processes.
 
 use std::io;
 

@@ -241,8 +241,9 @@ impl Places {
         })
     }
 
-    /// Returns addresses in the process for the stub's code and for its texts (strings). Both are in unused bytes,
-    /// all 0, after the code of modules that stay loaded. Returns `None` if too few such bytes are left.
+    /// Returns addresses in the process for the stub's code and for its texts (strings). Both are in unused bytes, all
+    /// 0, after read-only segments of modules that stay loaded. The segment before the stub's code is executable.
+    /// `code` and `texts` are the sizes in bytes. Returns `None` if too few such bytes are left.
     pub(crate) fn room(
         &self,
         memory: &ProcessMemory,

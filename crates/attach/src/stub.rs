@@ -20,8 +20,8 @@ const MASK: u64 = MAX_STATE;
 /// Offset, in the region (the data memory of the injected stub), of the `pthread_t` of the thread that the stub
 /// creates.
 const THREAD: u64 = MAX_STATE + 8;
-/// Offset, in the region (the data memory of the injected stub), of the stub's progress: 0 until the stub has created
-/// its thread, then [`CREATED`].
+/// Offset, in the region (the data memory of the injected stub), of the stub's progress: 0 until the stub's call of
+/// `pthread_create` has returned, then [`CREATED`], even if the call failed (see [`ERROR`]).
 pub(crate) const STUB: u64 = MAX_STATE + 16;
 /// Offset, in the region (the data memory of the injected stub), of the return value of the stub's call of
 /// `pthread_create`.
@@ -85,7 +85,7 @@ pub(crate) struct Constants {
     pub dlsym: u64,
     pub dlerror: u64,
     /// Address of the library's path. It is 0 if the library has no path in this process. Then the new thread first
-    /// makes a file in memory, whose path the command stores at [`PATH`].
+    /// makes a file in memory, whose path the command stores at [`PATH`], unless the library is already loaded.
     pub path: u64,
     /// Address of the library's function `tllmprof_attach` if the library is already loaded, otherwise 0.
     pub entry: u64,

@@ -1,8 +1,8 @@
 //! Stops one thread of another process with ptrace.
 //!
-//! When a tracer thread ends, the kernel resumes the threads that it has stopped. So a separate thread of this command
-//! makes each stop and ends soon afterwards. The end of this tracer thread also resumes a thread that stops only after
-//! the tracer has given up.
+//! When a tracer thread ends, the kernel resumes the threads that the tracer has stopped. So for each stop, the command
+//! (`tllmprof`) creates a separate tracer thread, which ends soon afterwards. The end of the tracer thread also
+//! resumes a thread that stops only after the tracer has given up.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -333,8 +333,8 @@ pub(crate) fn has_made_process(registers: &Registers) -> bool {
     calls.contains(&registers.orig_rax.cast_signed())
 }
 
-/// Returns the registers with which the kernel would resume the thread. If the stop interrupted a system call that has
-/// to be repeated, these registers make the thread repeat it.
+/// Returns the registers with which the thread has to continue so that the program does not notice the stop. If the
+/// stop interrupted a system call that has to be repeated, these registers make the thread repeat it.
 pub(crate) fn resumed(registers: Registers) -> Registers {
     const ERESTARTSYS: i64 = -512;
     const ERESTARTNOINTR: i64 = -513;

@@ -11,8 +11,8 @@ pub enum CallPurpose {
     /// Enqueues a copy, and may return before the copy is done. If `TLLMPROF_STEP` names the call, an iteration begins
     /// when the program enters the call.
     AsyncCopy(Direction),
-    /// Copies within devices or sets memory, and may return before this work is done. During a stream capture, the call
-    /// adds a node to the graph. `TLLMPROF_STEP` cannot name the call.
+    /// Copies memory, mostly within devices, or sets memory. The call may return before this work is done. During a
+    /// stream capture, it adds a node to the graph. `TLLMPROF_STEP` cannot name the call.
     DeviceWork(DeviceWork),
     /// Waits for the device. If `TLLMPROF_STEP` names the call, an iteration ends when the call returns.
     Wait(Wait),
@@ -33,7 +33,7 @@ pub enum CallPurpose {
     /// Makes a stream wait for an event, which may be in another stream. The host does not wait. `TLLMPROF_STEP` cannot
     /// name the call.
     Order,
-    /// Starts or stops a profiler, such as `cuProfilerStart`.
+    /// Starts or stops the recording of a profiler (`cuProfilerStart`, `cuProfilerStop`).
     Profiler,
     /// Destroys the object in the first argument, with everything that belongs to that object.
     Destroys(Destroyed),

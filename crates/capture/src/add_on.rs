@@ -1,5 +1,5 @@
-//! The interface of add-ons: components, other than the profiler, that are switched on and off with each window
-//! (range of profiled iterations).
+//! The interface of add-ons: components, other than the CUDA profiler (`cuProfilerStart`), that are switched on and off
+//! with each window (range of profiled iterations).
 
 use tllmprof_config::IterationRange;
 use tllmprof_session::Place;
@@ -9,7 +9,7 @@ use tllmprof_session::Place;
 ///
 /// The methods are called by the thread that opens or closes the window. This crate holds no lock during these calls.
 pub trait AddOn: Sync {
-    /// Called before a window opens, before the profiler or any add-on is switched on for this window.
+    /// Called before a window opens, before the CUDA profiler or any add-on is switched on for this window.
     fn window_opens(&self, _: &Place<'_>) {}
     /// Called after a window has opened. The `IterationRange` argument is the range that the user requested.
     fn window_is_open(&self, _: IterationRange, _: &Place<'_>) {}
@@ -25,7 +25,7 @@ pub trait AddOn: Sync {
     /// has waited until the device was idle, at most 5 s. It does not wait during a stream capture or with
     /// `--no-drain`.
     fn window_closes(&self, _: &Place<'_>) {}
-    /// Called after the window has closed, when the profiler and all add-ons are switched off.
+    /// Called after the window has closed, when the CUDA profiler and all add-ons are switched off.
     fn window_is_closed(&self, _: &Place<'_>) {}
     /// Called when the process ends. Nothing is recorded after this call. Must neither wait nor allocate memory.
     fn process_ends(&self) {}

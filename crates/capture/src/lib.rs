@@ -100,7 +100,8 @@ fn close_window(state: Guard<'_, CaptureState>, place: &Place<'_>, window: Taken
 /// Switches from one iteration to the next, and closes and opens the windows that `edge` names.
 ///
 /// Runs on one thread at a time. A switch may take long if a profiler has to be started. The PyTorch profiler is
-/// started last and stopped first. Its functions wait for the GIL, so no lock is held when they are called.
+/// started after the CUDA profiler and stopped before it. The functions of the PyTorch profiler wait for the GIL, so no
+/// lock is held when they are called.
 fn switch(place: &Place<'_>, edge: Switched) {
     let mut state = STATE.lock();
     let closing = edge.close.map(|window| (window, Instant::now()));
@@ -132,7 +133,7 @@ fn switch(place: &Place<'_>, edge: Switched) {
     } else if let Some(open) = &mut state.open
         && !open.profiling
     {
-        // The profiler could not be started when the window (the range of profiled iterations) opened, for example
+        // The CUDA profiler could not be started when the window (the range of profiled iterations) opened, for example
         // because there was no CUDA context yet. So the start is tried again.
         open.profiling = Driver::get().is_some_and(Driver::start_profiler_late);
     }
@@ -175,12 +176,12 @@ fn switch(place: &Place<'_>, edge: Switched) {
 
 /// Closes the open window and all NVTX ranges when the process ends, after `iterations` iterations.
 ///
-/// The worker thread does this work, and this thread waits only for a limited time. One reason is that the device may
-/// hang. Another is that this thread may run a signal handler that ends the process and has interrupted a call of the
-/// driver.
+/// The worker thread does this work, and the calling thread waits only for a limited time. One reason is that the
+/// device may hang. Another is that the calling thread may be in a signal handler that interrupted a call of the
+/// driver, and must then not call the driver again.
 ///
-/// `drain` is true if the device may be waited for. `here` is true if the calling thread may do the work itself when
-/// there is no worker thread.
+/// `drain` is true if the worker may wait for the device. `here` is true if the calling thread may do the work itself
+/// when there is no worker thread; it then does not wait for the device.
 fn finish(iterations: u64, drain: bool, here: bool) {
     for lost in add_ons().filter_map(|add_on| add_on.loses()) {
         log::say!(Warn, "{lost}");
@@ -198,7 +199,7 @@ fn finish(iterations: u64, drain: bool, here: bool) {
     }
 }
 
-/// Returns true if a recorder or an NVTX range needs the contents of batches (requests and tokens) now.
+/// Returns true if the recorder or NVTX ranges need the contents of batches (requests and tokens) now.
 #[inline]
 pub fn wants_batches() -> bool {
     recorder::is_keeping() || HAS_RANGES.load(Ordering::Relaxed)
@@ -236,8 +237,9 @@ pub fn cupti_was_called(call: CuptiCall, succeeded: bool) {
     cupti::was_called(call, succeeded);
 }
 
-/// Ends all NVTX ranges and closes the open window (the range of profiled iterations). [`finish`] calls this when the
-/// process ends.
+/// Ends all NVTX ranges and closes the open window (the range of profiled iterations) when the process ends, on behalf
+/// of [`finish`]. Before it closes the window, it waits until the device is idle, if `drain` is true and the settings
+/// do not forbid it.
 fn close_all(iterations: u64, drain: bool) {
     let drains = STATE.lock_for(EXIT_TIMEOUT).is_some_and(|mut state| {
         if let Some(ranges) = &mut state.ranges {
@@ -256,8 +258,8 @@ fn close_all(iterations: u64, drain: bool) {
     }
 }
 
-/// Waits until the device is idle, at most for [`DRAIN_TIMEOUT`]. Returns false if the device or the worker thread is
-/// still busy after that.
+/// Makes the worker thread wait until the device is idle, and waits for that at most for [`DRAIN_TIMEOUT`]. Returns
+/// false if the device or the worker thread is still busy after that, or if there is no worker thread.
 fn drain() -> bool {
     worker::run(Job::Drain, DRAIN_TIMEOUT)
 }

@@ -16,7 +16,7 @@ use tllmprof_config::NvtxName;
 use tllmprof_recorder::Batch;
 use tllmprof_sync::Published;
 
-/// Returns the NVTX domain `tllmprof`. The first call registers it with the NVTX tool, which loads the tool.
+/// Returns the NVTX domain `tllmprof`. The first call loads the NVTX tool and registers the domain with it.
 ///
 /// The child process after a fork registers the domain again. nsys starts anew in the child, and would confuse the
 /// parent's domain with the first domain that the child registers.

@@ -42,8 +42,8 @@ const ASKED: IterationRange = IterationRange {
     last: Some(6),
 };
 
-/// Returns a captured window that consists of the iterations `first` and `first + 1`. The user requested the window
-/// 5-6.
+/// Returns a captured window that consists of the iterations `first` and `first + 1`. For any `first`, the window that
+/// the user requested is 5-6.
 fn taken(first: u64) -> Taken {
     let last = Some(first + 1);
     Taken::new(ASKED, IterationRange { first, last })

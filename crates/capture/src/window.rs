@@ -35,7 +35,8 @@ pub(crate) struct CaptureState {
     /// Number of windows (ranges of profiled iterations) during which no recorder, profiler or add-on was known to be
     /// active.
     pub unheard: u64,
-    /// Time at which the process began to end; also the end of the last iteration. `None` as long as the process runs.
+    /// Time at which the process began to end, or to install a filter for system calls (seccomp). The last iteration
+    /// ends at this time, too. `None` before that.
     pub ended: Option<Instant>,
 }
 
@@ -60,8 +61,8 @@ pub(crate) struct WindowTotals {
     pub count: u64,
     pub iterations: u64,
     pub elapsed: Duration,
-    /// The reason for the end of the process, if this end cut off the window's last iteration; `None` if that iteration
-    /// was complete. The record's figures leave out an iteration that was cut off.
+    /// The reason why the window was closed before its last iteration was complete, usually the end of the process;
+    /// `None` if that iteration was complete. The record's figures leave out an iteration that was cut off.
     pub cut_by: Option<EndReason>,
 }
 
@@ -100,8 +101,8 @@ impl CaptureState {
         }
     }
 
-    /// Opens the window `taken` (a range of profiled iterations): switches on the profiler and the NVTX range for this
-    /// window.
+    /// Opens the window `taken` (a range of profiled iterations): starts the CUDA profiler, and begins the NVTX range
+    /// of the window.
     pub(crate) fn open(&mut self, taken: Taken, place: &Place<'_>) {
         let window = taken.asked;
         let iteration = place.point.over();

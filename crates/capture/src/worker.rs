@@ -69,8 +69,9 @@ const FIRST_CUPTI_CODE: u32 = 8;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The code of the worker's current job; `ASLEEP` if it has none, and `NO_THREAD` if there is no worker. A thread
-    /// that requests a job sets this word, and the worker sets it back to `ASLEEP` when the job is done.
+    /// The code of the worker's current job; `ASLEEP` if it has none, `ENDING` if it has been asked to end, and
+    /// `NO_THREAD` if there is no worker. A thread that requests a job sets this word, and the worker sets it back to
+    /// `ASLEEP` when the job is done.
     #[fork(reset)]
     static WORD: AtomicU32 = AtomicU32::new(NO_THREAD);
     #[fork(keep = "stored with each job")]
@@ -173,7 +174,8 @@ pub(crate) fn is_about(job: Job) -> bool {
 }
 
 /// Waits until the worker is idle, makes it run `job`, and waits until the job is done. Returns false if all this takes
-/// longer than `patience`, or if there is no worker. A job that takes longer continues.
+/// longer than `patience`, if there is no worker, or if the worker ends without running the job because the process
+/// lacks memory. A job that takes longer continues.
 pub(crate) fn run(job: Job, patience: Duration) -> bool {
     let code = job.code();
     if let Job::Close { iterations, .. } = job {

@@ -128,7 +128,7 @@ pub(crate) fn keep(folder: &Path, new: &[PathBuf], most: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the runs that [`add`] copied into the folder, each with the number at the begin of its name.
+/// Returns the runs that [`add`] copied into the folder, each with the number at the beginning of its name.
 fn numbered(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
     let number = |path: PathBuf| {
         let name = path.file_name()?.to_str()?;

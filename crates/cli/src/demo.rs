@@ -283,7 +283,7 @@ impl std::error::Error for Interrupted {}
 /// The temporary folder of the demo. Dropping this value removes the folder.
 struct Scratch {
     folder: PathBuf,
-    // Must be the last field. Fields are dropped in order, so signals stay blocked until the folder is removed.
+    // Fields are dropped after `Scratch::drop` has removed the folder, so signals stay blocked until then.
     held: HeldSignals,
 }
 

@@ -1,8 +1,9 @@
-//! Passes the state that this process inherited on to the program, as if the program had been started directly. This
-//! state consists of ignored and blocked signals, open descriptors, the order of the variables, and timers.
+//! Makes the program inherit the state that this process inherited from its parent, as if the parent had started the
+//! program directly. This state consists of ignored and blocked signals, open descriptors, the order of the variables,
+//! and timers.
 //!
-//! This is needed because Rust's runtime changes some of this state before `main`, and `Command` changes some of it
-//! between fork and exec.
+//! Special code is needed for this, because Rust's runtime changes some of this state before `main`, and `Command`
+//! changes some of it between fork and exec.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs;
@@ -163,8 +164,8 @@ pub(crate) fn hand_on(command: &mut Command, heir: Heir) -> io::Result<()> {
                     }
                 }
                 libc::prctl(libc::PR_SET_CHILD_SUBREAPER, libc::c_ulong::from(is_reaper));
-                // A SIGKILL of the command cannot be passed on to the program. So this setting makes the kernel kill
-                // the program when the command is killed.
+                // If this command gets SIGKILL, it cannot pass the signal on to the program. So this setting makes the
+                // kernel kill the program when the command is killed.
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 if libc::getppid() != wrapper {
                     libc::_exit(128 | libc::SIGKILL);

@@ -1,4 +1,5 @@
-//! Errors of the command line, in one line each. The texts of clap have several lines and repeat the usage.
+//! Reports errors of the command line in one line each. The messages of clap, the parser of the command line, are not
+//! used, because they have several lines and repeat the usage.
 
 use std::env;
 use std::error::Error as _;

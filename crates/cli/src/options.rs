@@ -47,8 +47,9 @@ pub(crate) struct Given {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Measures {
     All,
-    /// Everything except kernels, for runs with the PyTorch profiler. That profiler also uses CUPTI, and the automatic
-    /// window (the range of captured iterations) would be too long for it.
+    /// Everything except kernels, for runs with the PyTorch profiler. That profiler also uses CUPTI. The window (the
+    /// range of captured iterations) then has a fixed length (`steady`), because the window of [`All`](Self::All)
+    /// (`auto`) would be too long for that profiler.
     WithoutKernels,
     /// Only iteration times and the numbers of calls.
     Nothing,
@@ -376,8 +377,8 @@ impl Options {
         Ok(settings)
     }
 
-    /// Returns the name of this process's task in a launcher's job. The name consists of host and rank. Returns `None`
-    /// if the run's identifier is not that of a job: there is no identifier, or the user set it.
+    /// Returns the name of this process's task in the job of a launcher such as Slurm. The name consists of host and
+    /// rank. Returns `None` if the run's identifier is not that of a job: there is no identifier, or the user set it.
     pub(crate) fn task(&self, settings: &Settings) -> Option<String> {
         let is_named = self.has("--run") || is_set(variable::run);
         settings.run.as_ref().filter(|_| !is_named)?;

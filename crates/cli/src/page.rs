@@ -62,7 +62,8 @@ pub(crate) fn write(
     Ok(target.keep()?)
 }
 
-/// Reads the events of a process for the page's timeline. Returns `None` if the process's file can no longer be read.
+/// Reads at most `room` events of a process for the page's timeline. Returns `None` if the process's file can no longer
+/// be read.
 fn timeline(
     process: &Process,
     measured: &Measured,

@@ -17,7 +17,8 @@ const BETWEEN: Duration = Duration::from_millis(100);
 
 /// The progress of some work, shown on a terminal line that is removed at the end.
 pub(crate) struct Progress<W: Write = Stderr> {
-    /// The terminal of standard error, on which the progress is shown. `None` if standard error is not a terminal.
+    /// The terminal of standard error, on which the progress is shown. `None` if standard error is not a terminal, or
+    /// if messages are held back.
     terminal: Option<W>,
     what: String,
     total: u64,

@@ -68,8 +68,8 @@ fn views(folder: &Path) -> Result<String> {
     Ok(sql)
 }
 
-/// Returns the text of `--query` as an SQL statement. A text that begins with a table's name becomes a query that
-/// selects rows of that table: for example, `kernels where …`.
+/// Returns the text of `--query` as an SQL statement. A text whose first word is none of the `verbs` below begins with
+/// a table's name. It becomes a query that selects rows of that table: for example, `kernels where …`.
 fn question(query: &str) -> String {
     let first = query
         .split(|c: char| !c.is_alphanumeric())

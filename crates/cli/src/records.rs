@@ -136,7 +136,8 @@ impl Records {
         if let Some(mark) = &self.mark
             && entries.all(|entry| is_mark(entry.file_name()))
         {
-            // If the folder contains only marks of tasks, this task's mark is no longer needed.
+            // If the folder contains only marks of tasks, this task's mark is not needed, and would keep the folder
+            // from being removed.
             let _ = fs::remove_file(mark);
         }
         // This call is meant to fail if the folder still contains files.
@@ -167,7 +168,7 @@ impl Records {
     }
 
     /// Checks that process `pid` can create its record. `typed` is the option or variable that set the path, and its
-    /// value. `reach` returns the path with which this process can open the file that the other process calls `path`.
+    /// value. `reach` returns the path with which this process can open the file that process `pid` calls `path`.
     fn check(
         &self,
         (by, typed): (&str, &Path),

@@ -1,6 +1,7 @@
 //! `tllmprof run`: runs the program with the library preloaded, usually as a child of this process. The program
-//! replaces this process if this process has nothing to do during the run or after it, or if a service manager started
-//! this process and expects notices from it.
+//! replaces this process if no child can be started, or if this process has nothing to do during the run or after it.
+//! It also replaces this process if a service manager expects notices from this process, unless this process has to
+//! watch the run (`--gpu-metrics`, `--when 'stuck > TIME'`).
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -124,8 +125,8 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     check_ring(&settings, &command, is_recorded)?;
     let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
     let task = options.task(&settings);
-    // Signals are blocked from this point on, so that a signal cannot end this process and leave an empty folder of
-    // the run.
+    // Signals are blocked from this point on. Otherwise a signal could end this process after it has created the run's
+    // folder, and leave this folder empty.
     let held = HeldSignals::now();
     let (records, run) = match is_recorded {
         true => records(&command, run, task.as_deref())?,
@@ -201,10 +202,10 @@ const fn measures_beside_profiler(is_profiled: bool) -> Measures {
     }
 }
 
-/// Checks that a condition on `stuck` can be evaluated. This requires the ring files of the processes, which contain
-/// their latest steps and collectives. Returns an error if the user gave such a condition, but the processes of
-/// `command` would write no ring file. They write none if the user chose a path for the records but none for the ring
-/// files, or switched off the ring files or the records.
+/// Checks that a condition on `stuck` (`--when 'stuck > TIME'`) can be evaluated. This requires the ring files of the
+/// processes, which contain their latest steps and collectives. Returns an error if the user gave such a condition, but
+/// the processes of `command` would write no ring file. They write none if the user chose a path for the records but
+/// none for the ring files, or switched off the ring files or the records.
 fn check_ring(settings: &Settings, command: &Command, is_recorded: bool) -> Result<()> {
     let is_off = env::var_os(variable::ring).is_some_and(|path| path.is_empty());
     let has_chosen = env::var_os(variable::trace).is_some()
@@ -253,7 +254,8 @@ fn warn_of_notices() {
 }
 
 /// Replaces this process with the program. Used if a service manager expects notices from this process, or if this
-/// process has nothing to do during the run or after it. Returns only on an error.
+/// process has nothing to do during the run or after it. Returns only if the program cannot be executed, with the
+/// error.
 fn run_in_place(command: &mut Command, records: Option<Records>, log: Level) -> anyhow::Error {
     if records.is_some() && log >= Level::Info {
         let why = "a service manager expects its notices (NOTIFY_SOCKET is set)";
@@ -266,8 +268,8 @@ fn run_in_place(command: &mut Command, records: Option<Records>, log: Level) -> 
     cannot_start(command.get_program(), &error)
 }
 
-/// Prints the summary of a run, if `summarises` is true. If all processes of the run have ended, then removes the run's
-/// folder if it is empty. Otherwise reports the processes that are still running.
+/// Prints the summary of a run if `summarises` is true. If processes of the run are still running, reports them.
+/// Otherwise removes the run's folder if nothing was written to it.
 fn end_run(records: Records, metrics: Option<PathBuf>, run: &RunId, log: Level, summarises: bool) {
     let left = background::find(run);
     if summarises {

@@ -11,8 +11,8 @@ use crate::supervised::HeldSignals;
 const ENOUGH: libc::rlim_t = 1 << 20;
 const STACK_BYTES: usize = 8 << 20;
 
-/// Runs `act`, on a new thread if the main thread's stack is too small. The new thread receives all signals. If that
-/// thread cannot be started, `act` runs on the main thread.
+/// Runs `act`, on a new thread if the main thread's stack is too small. The main thread then blocks all signals, so
+/// that the new thread receives them. If that thread cannot be started, `act` runs on the main thread.
 pub(crate) fn run_with_enough(act: fn() -> ExitCode) -> ExitCode {
     if limit() >= ENOUGH {
         return act();

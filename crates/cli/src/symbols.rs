@@ -102,7 +102,8 @@ pub(crate) fn run(arguments: &SymbolsArguments) -> Result<ExitCode> {
     Ok(status)
 }
 
-/// Splits the arguments into files and a regex. The last argument is the regex if it is not a file.
+/// Splits the arguments into files and a regex. The last of several arguments is the regex if there is no file with
+/// that name.
 fn split(arguments: &[OsString]) -> Result<(Vec<&Path>, Option<FunctionQuery>)> {
     let mut files: Vec<&Path> = arguments.iter().map(Path::new).collect();
     let is_there = |path: &Path| fs::symlink_metadata(path).is_ok();

@@ -165,7 +165,9 @@ fn share() -> Option<&'static SharedPages> {
     }
 }
 
-/// The main loop of the witness process. It returns when the command ends.
+/// The main loop of the witness process. Usually it does not return, because the kernel kills the witness when the
+/// command ends (`PR_SET_PDEATHSIG`). It returns if the command had ended before the witness requested this, or if a
+/// message to or from the command fails.
 fn attend(asks: &UnixStream, shared: &SharedPages, command: libc::pid_t) {
     // SAFETY: the calls read only the name. `PR_SET_PDEATHSIG` has no effect if the command ended before the call, so
     // this process then returns at once.
@@ -267,7 +269,8 @@ fn runs(process: libc::pid_t) -> bool {
     state(process).is_some_and(|state| !"TtZX".contains(state)) && is_waiting() == Some(false)
 }
 
-/// Removes a signal that is pending for the witness. Returns true if the signal was pending and came from `sender`.
+/// Removes a signal that is pending for the witness. Waits up to [`ONE_BY_ONE`] for some signals. Returns true if the
+/// signal was pending, or arrived during this time, and came from `sender`.
 fn take(signal: i32, sender: libc::pid_t) -> bool {
     let patience = match signal {
         // A service manager stops all processes of a unit one after the other, so the witness's copy of one of these

@@ -28,7 +28,8 @@ fn record(path: &Path, rank: u64) {
     record_with(path, rank, &[(Info::Boot, &path.display().to_string())]);
 }
 
-/// Writes the record of a rank of the simulated server, and adds these facts to the record.
+/// Writes the record of a rank of the simulated server, with `facts` about the process, such as the identifier of its
+/// run.
 fn record_with(path: &Path, rank: u64, facts: &[(Info, &str)]) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     let (mut builder, truth) = Server::rank(rank).record();
@@ -335,7 +336,7 @@ fn a_baseline_keeps_the_latest_runs_that_pass() {
     assert_eq!(names(&baseline), ["0001-good"]);
     assert_eq!(names(&baseline.join("0001-good")), ["a.tllmprof"]);
 
-    // The run `bad` exceeded a limit of the comparison, so it was not kept as a baseline for later runs.
+    // The run `bad` exceeded the limit of `--fail-if`, so it was not kept as a baseline for later runs.
     let worse = gate("bad.tllmprof");
     assert_eq!(worse.code(), Some(3), "{}", worse.stdout);
     assert_eq!(names(&baseline), ["0001-good"]);

@@ -181,7 +181,8 @@ fn without_nsys_there_is_the_record() {
     command
         .env_remove("TLLMPROF_NSYS")
         .env("PATH", scratch.path("tmp"));
-    // The scripts use commands such as `cp`, so they set a `PATH` for themselves.
+    // The demo's `PATH` contains no commands. The script that stands in for the example program uses `cp`, so it sets a
+    // `PATH` of its own.
     let engine = ENGINE.replacen("#!/bin/sh\n", "#!/bin/sh\nPATH=/usr/bin:/bin\n", 1);
     command.env("TLLMPROF_ENGINE", scratch.script("engine", &engine));
     let ended = finish(&mut command);

@@ -191,7 +191,7 @@ fn shared_cuda_libraries() {
         &doctor(&scratch, &program),
         "libengine.so needs libcudart.so.12, which is not found here",
     );
-    // `LD_LIBRARY_PATH` names a folder with another libcudart.so, which the loader finds first.
+    // `LD_LIBRARY_PATH` names a folder with another libcudart.so, which the loader finds in place of the removed one.
     let elsewhere = scratch.compile(
         "else/libcudart.so.12",
         "int cudaFree(void *p) { return !p; }",

@@ -573,7 +573,8 @@ fn the_commands_end_is_the_programs() {
     }
 }
 
-/// SIGTERM is blocked when the command starts, and the program ends by SIGKILL. The command must end by SIGKILL, too.
+/// SIGTERM is blocked when the command starts. The program unblocks SIGTERM and ends by it. The command must end by
+/// SIGTERM, too.
 #[test]
 fn a_signal_that_was_blocked_ends_the_command_as_it_did_the_program() {
     const DIES: &str = "import os, signal as s
@@ -803,7 +804,7 @@ fn a_pipe_ends_when_the_program_closes_it() {
         assert_eq!(said, "ready\n", "{way:?}");
         assert_eq!(reader.read(&mut [0]).unwrap(), 0, "{way:?}");
         // Writes to the program's input until the program has closed the input. The writes can fail only if the program
-        // was the only reader, so this fails the test if the command keeps the input open as well.
+        // was the only reader, so the loop would not end if the command kept the input open as well.
         let mut input = child.stdin.take().unwrap();
         while std::io::Write::write_all(&mut input, b"x").is_ok() {}
         send(child.id().cast_signed(), libc::SIGTERM);
@@ -838,7 +839,7 @@ fn a_program_that_a_service_manager_listens_to_has_the_commands_place() {
 }
 
 /// If a program leaves a process running in the background, the folder of the run is kept for the records of that
-/// process. The command reports that it keeps the folder.
+/// process. The command reports the process and the folder.
 #[test]
 fn the_record_of_a_program_in_the_background_has_a_place() {
     let shop = Shop::new();

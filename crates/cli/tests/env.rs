@@ -171,7 +171,7 @@ fn files_name_who_gets_the_library_and_where_records_go() {
         let yaml = env(&["--format", format, "--name", "e", "--no-trace"]).stdout;
         assert!(!yaml.contains("tllmprof-records"), "{yaml}");
     }
-    // For Kubernetes the library is in the container's image, so the library need not exist on this machine.
+    // For Kubernetes the library is copied from the image that `--image` names, so it need not exist on this machine.
     let mut k8s = scratch.tllmprof();
     k8s.args(["env", "--format", "k8s", "--name", "engine"]);
     assert_eq!(finish(k8s.env("TLLMPROF_LIB", "/none")).code(), Some(0));

@@ -24,8 +24,8 @@ use tllmprof_record::{ClockKind, Edge, Ended as RecordEnded, Event, Info, Metric
 /// bytes for each value.
 const SOME: u64 = 65536 + 208 + 24 * 2 * 17 * 5;
 
-/// A program that waits (with a time limit) until the record of metrics in the folder `$1` has `$2` bytes. Then it runs
-/// its other arguments as a script.
+/// A program that waits (with a time limit) until the record of metrics in the folder `$1` has at least `$2` bytes.
+/// Then it runs its other arguments as a script.
 const PROGRAM: &str = "#!/bin/sh\n\
     for n in $(seq 1 400); do\n\
         for file in \"$1\"/*-gpu-*.tllmprof; do\n\

@@ -1,5 +1,6 @@
-//! Tests of hostile command lines. For each of them, the command prints one line that names what the user typed, ends
-//! with status 2, and starts no program. Values of options that set variables are tested in the command's unit tests.
+//! Tests of hostile command lines, and of files that cannot be executed. For a hostile command line, the command prints
+//! one line that names what the user typed, ends with status 2, and starts no program. Values of options that set
+//! variables are tested in the command's unit tests.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Tests of behaviour that all subcommands share: examples in the help, colour, `--quiet` and `--verbose`, existing
-//! files, spelling, and output to pipes.
+//! Tests of behaviour that all subcommands share: examples in the help, existing files, colour, the spelling of units,
+//! `--quiet` and `--verbose`, messages about wrong command lines, and output to pipes.
 
 mod common;
 #[path = "../../report/tests/common/server.rs"]

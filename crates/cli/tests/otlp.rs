@@ -214,7 +214,8 @@ fn what_a_collector_does_not_take_is_an_error_with_one_line() {
     );
 }
 
-/// Reads an HTTP message: its head, and a body of the length that the head names.
+/// Reads an HTTP message: its head, and a body of the length that the head names. Returns no bytes if the connection
+/// ends before the end of the head.
 fn message(from: &mut impl Read) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut one = [0];
@@ -233,8 +234,8 @@ fn message(from: &mut impl Read) -> Vec<u8> {
     bytes
 }
 
-/// Accepts TLS connections on a local address and forwards them to a collector. Returns the local address, and a
-/// channel with the head of each message.
+/// Accepts TLS connections on a local address and forwards their requests to a collector. Returns the local address,
+/// and a channel that receives the head of each request in lower case.
 fn gate(certified: &CertifiedKey<KeyPair>, to: &str) -> (String, mpsc::Receiver<String>) {
     let key = PrivateKeyDer::Pkcs8(certified.signing_key.serialize_der().into());
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))

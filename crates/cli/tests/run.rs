@@ -231,7 +231,7 @@ const BAD: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Each entry: a command line with a likely typing mistake, the exit status, and the error message.
+/// Each entry: a command line with a likely typing mistake, the exit status, and the beginning of the error message.
 const NEARLY: &[(&[&str], u8, &str)] = &[
     (
         &["--window", "-5", "--", "echo", "started"],

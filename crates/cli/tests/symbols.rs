@@ -117,7 +117,7 @@ fn matches_come_by_name_with_the_rule_for_one() {
         );
     }
     assert_eq!(lines[3], "only ns::step(double): sym:^_ZN2ns4stepEd$");
-    // The output suggests a rule for the function. This rule must match exactly that function.
+    // The last line suggests a rule for the first function of the list. This rule must match exactly that function.
     let ended = symbols(&scratch, &["program", "sym:^_ZN2ns4stepEd$"]);
     assert_eq!(ended.stdout.lines().count(), 2, "{}", ended.stdout);
     assert_eq!(means(&ended.stdout, "ns::step(double)"), ["entry"]);

@@ -45,8 +45,9 @@ fn await_a_look(child: &Child) {
     loop {
         let now = waits(child.id(), "unreached");
         first = first.or(now);
-        // When the search thread has begun to wait once more, a search that was running at the first check has ended.
-        // But that search may have waited once itself, so the thread must have begun to wait twice more.
+        // A search that was running at the first check may have begun too early to find the program. That search ends
+        // when the thread begins to wait once more. So the test waits for one more search, that is, until the thread
+        // has begun to wait twice more.
         if now.zip(first).is_some_and(|(now, first)| now >= first + 2) {
             return;
         }

@@ -11,7 +11,7 @@ use crate::error::{Problem, quoted, shown};
 use crate::formula::Formulas;
 use crate::function::PyFunction;
 
-/// Names of the formulas. `requests` is required, and so are any two of the other three. The third of these follows
+/// Names of the formulas. `requests` is required, and so are exactly two of the other three. The third of these follows
 /// from the two: `tokens` is the sum of `prefill_tokens` and `decode_tokens`.
 const NAMES: [&str; 4] = ["requests", "tokens", "prefill_tokens", "decode_tokens"];
 

@@ -141,8 +141,8 @@ impl Environment<'_> {
 /// `settle` expression, if the row has one, computes the final value. This expression can use the value of its
 /// own row, the final values of the rows above, and the parsed values of the rows below.
 ///
-/// The library does not read the variable of a row `field = ["VARIABLE"] => {…}`; the `tllmprof` command does. A row
-/// `field => {…}` has an option but no variable.
+/// The library does not read the variable of a row `field = ["VARIABLE"] => {…}`. The `tllmprof` command, a script of
+/// the project or a child process does. A row `field => {…}` has an option but no variable.
 macro_rules! settings {
     (
         table($env:ident) {$(
@@ -179,9 +179,10 @@ macro_rules! settings {
             $($(pub const $field: &str = concat!($($own),+);)?)*
         }
 
-        /// Names of the variables that the library reads, each followed by a blank. A single text is used because a
-        /// table of texts would need relocations. `OTHER_NAMES` contains the variables that the `tllmprof` command, the
-        /// project's scripts or child processes read.
+        /// Names of the variables that the library reads, each followed by a blank. They are a single text, because a
+        /// table of texts would contain pointers, which the dynamic linker would have to relocate when it loads the
+        /// library. `OTHER_NAMES` contains the variables that the `tllmprof` command, the project's scripts or child
+        /// processes read.
         const NAMES: &str = concat!($($($first, " ", $($name, " ",)*)?)*);
         const OTHER_NAMES: &str = concat!($($($($own, " ",)+)?)*);
         /// For each row of the table: the first name of the variable that the library reads, `=`, and the option. If

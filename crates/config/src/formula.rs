@@ -1,7 +1,7 @@
 //! Formulas that compute the size of a batch from a function's arguments. They are a subset of Python expressions.
 //!
 //! ```text
-//! formula = value ["if" test "else" formula]
+//! formula = test ["if" test "else" formula]
 //! test    = value [("==" | "!=" | "<" | "<=" | ">" | ">=") value | "in" "(" 'text' {"," 'text'} ")"]
 //! value   = product {("+" | "-") product}
 //! product = part {"*" part}
@@ -24,8 +24,9 @@ pub const ARGUMENTS: usize = 4;
 pub const VARIABLES: usize = 4;
 /// Maximum depth of formulas inside other formulas.
 const DEPTH: usize = 32;
-/// Maximum number of operators (`+`, `-`, `*`), attributes (`.name`) and items (`[index]`) in a formula. Each of them
-/// can make the formula's tree deeper by one level, so without this limit the tree could become too deep.
+/// Maximum number of operators (`+`, `-`, `*`), attributes (`.name`), items (`[index]`) and commas between texts in a
+/// formula. Each of them except a comma can make the formula's tree deeper by one level, so without this limit the tree
+/// could become too deep.
 const LINKS: usize = 64;
 
 /// A node of a formula's tree. A `usize` for an attribute or a text is an index of [`Formulas::names`].
@@ -301,7 +302,7 @@ impl<'a> Parser<'a> {
         self.places_in(node)
     }
 
-    /// Parses the attributes (`.name`) and items (`[index]`) that follow a name.
+    /// Parses the attributes (`.name`) and items (`[index]`) that follow a name, `len(…)` or `sum(…)`.
     fn places_in(&mut self, mut node: Node) -> Parsed<Node> {
         loop {
             node = if self.links(".")? {

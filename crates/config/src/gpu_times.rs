@@ -6,7 +6,8 @@ use crate::error::Problem;
 pub enum GpuTimes {
     /// Measures the GPU times of no iterations.
     Off,
-    /// Measures the GPU times of all iterations if that costs little time, otherwise of a sample of the iterations.
+    /// Measures the GPU times of all iterations if that takes at most 1/400 of the iterations' time. Otherwise measures
+    /// a sample of the iterations.
     #[default]
     Auto,
     /// Measures the GPU times of all iterations.

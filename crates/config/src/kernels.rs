@@ -10,8 +10,8 @@ const STEPS: u64 = 20;
 /// With `TLLMPROF_KERNELS=auto`, the recording of kernels in a window ends when one of these limits is reached: a
 /// number of iterations, or a time.
 const AUTO: (u64, Duration) = (STEPS, Duration::from_millis(300));
-/// Minimum time between the starts of two samples of kernels. With a shorter time, CUPTI would be attached almost all
-/// the time.
+/// Minimum time between the starts of two samples of kernels. CUPTI is attached for each sample, so with a shorter time
+/// it would be attached almost all the time.
 const SHORTEST: Duration = Duration::from_secs(1);
 const WANTED: &str =
     "1, 0, a number of steps, auto, or STEPS@TIME, such as 20@60s, with a TIME of 1s or more";
@@ -22,8 +22,8 @@ pub enum KernelSelection {
     /// Kernels are recorded in the first N iterations of each window. In a window with automatic length, they are
     /// recorded in N iterations at the end of the window instead.
     Windows(u64),
-    /// Kernels are recorded in samples: windows that open periodically for this purpose. They are also recorded in a
-    /// window that a user requests with kernels.
+    /// Kernels are recorded in samples: windows that open periodically for this purpose. Kernels are also recorded in a
+    /// window that a user requests with `tllmprof capture --kernels`.
     Samples(KernelSamples),
     /// Kernels are recorded at the end of a window with automatic length (`TLLMPROF_START_STOP=auto`), unless other
     /// settings or the machine make this impossible.
@@ -71,8 +71,8 @@ impl KernelSelection {
         Ok(Some(Self::Samples(KernelSamples { steps, every })))
     }
 
-    /// Returns the number of iterations at the start of each window in which kernels are recorded. `None` if kernels
-    /// are not recorded at the start of windows.
+    /// Returns the number of iterations, from the start of each window, in which kernels are recorded. `None` if
+    /// kernels are not recorded at the start of windows.
     #[must_use]
     pub const fn steps_of_window(self) -> Option<u64> {
         match self {
@@ -82,7 +82,8 @@ impl KernelSelection {
     }
 
     /// Returns the limits for recording kernels at the end of a window with automatic length: a number of iterations,
-    /// and a time, which is `None` without a limit. Returns `None` if no kernels are recorded at the end of windows.
+    /// and a time. The time is `None` if only the number of iterations is limited. Returns `None` if no kernels are
+    /// recorded at the end of windows.
     #[must_use]
     pub const fn at_the_end(self) -> Option<(u64, Option<Duration>)> {
         match self {

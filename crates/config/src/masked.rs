@@ -19,8 +19,9 @@ const SECRET: &[&str] = &[
     "credential",
     "apikey",
 ];
-/// Words in the names of options and variables. If a name contains such a word, its value is a secret unless the
-/// value is a number or one of [`SWITCHES`].
+/// Words in the names of options and variables. If a name contains such a word, its value is a secret, unless the
+/// value is a number or one of [`SWITCHES`], or unless another word of the name is an exception ([`OTHERS`],
+/// [`UNLIKELY`]).
 const LIKELY: &[&str] = &[
     "key",
     "keys",
@@ -71,9 +72,10 @@ const SHAPES: &[(&str, usize)] = &[
 
 /// Returns a command line, with its arguments separated by spaces and its secrets replaced by `***`.
 ///
-/// Masked are `--api-key=V`, `--hf-token V`, `-e NAME_KEY=V`, `https://user:V@host`, `Authorization: Bearer V` and
-/// `sk-…`, both as separate arguments and inside the text of a shell's `-c`. Not masked are `--tokenizer V` and
-/// `--max-tokens 100`.
+/// The function masks the value `V` in `--api-key=V`, `--hf-token V`, `-e NAME_KEY=V`, `https://user:V@host` and
+/// `Authorization: Bearer V`. It also masks access tokens of a known form, such as `sk-…`. All of these are masked both
+/// in separate arguments and inside the text of a shell's `-c`. The values of `--tokenizer V` and `--max-tokens 100`
+/// stay as they are.
 #[must_use]
 pub fn command_line<'a>(arguments: impl IntoIterator<Item = &'a str>) -> String {
     let mut masking = Masking::default();
@@ -242,7 +244,7 @@ impl Masking {
         {
             self.next = Next::Until(quote);
         }
-        // The character that ends the secret value is appended unchanged.
+        // The character that ends the value, such as a quote, is appended unchanged.
         let mut behind = behind.chars();
         self.line.extend(behind.next());
         self.pairs(behind.as_str());

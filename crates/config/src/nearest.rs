@@ -19,7 +19,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
 }
 
 /// Returns the Levenshtein distance of `a` and `b` in bytes, ignoring ASCII case. Returns `None` if the distance
-/// exceeds `limit`, or if `b` is longer than 96 bytes, which no name is. Does not allocate memory.
+/// exceeds `limit`, or if `b` is longer than 96 bytes (no known name is that long). Does not allocate memory.
 pub fn distance(a: &[u8], b: &[u8], limit: usize) -> Option<usize> {
     const LONGEST: usize = 96;
     if a.len().abs_diff(b.len()) > limit || b.len() > LONGEST {

@@ -50,8 +50,8 @@ impl RunId {
         Ok(Self(text.to_owned()))
     }
 
-    /// Returns a run's identifier that is made from the identifier of the launcher's job. `None` if no launcher's
-    /// variables are set.
+    /// Returns a run's identifier that is made from the identifier of the launcher's job. `None` if no launcher has set
+    /// all of its variables, or if their values identify no job.
     pub fn from_job(get: &dyn Fn(&str) -> Option<OsString>) -> Option<Self> {
         JOB_VARIABLES.iter().find_map(|(launcher, variables)| {
             let mut id = (*launcher).to_owned();

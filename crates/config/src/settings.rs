@@ -132,8 +132,8 @@ table(env) {
         help: "Open windows only on these ranks, such as 0,2-3",
         value: Named("LIST"), heading: Iterations, otherwise: "all", example: "0,2-3",
     }
-    // This row only makes a malformed value an error. The library reads the variable again when the first iteration
-    // begins.
+    // This row only makes a malformed value an error. The library reads the variable again each time it looks up the
+    // rank.
     rank: Option<u64> = ["TLLMPROF_RANK"], parse_rank => {
         help: "Rank of this process, which takes precedence over the launcher's variables",
         value: Named("N"), heading: Iterations, example: "3",
@@ -196,8 +196,8 @@ table(env) {
         value: Named("RULES"), heading: Contents, example: "sym:^f$",
     }
     kernels: Option<KernelSelection> = ["TLLMPROF_KERNELS"], KernelSelection::parse,
-        // The setting `layers` needs kernels, so kernels are recorded by default if `layers` is on. A user who sets
-        // this variable to 0 still gets no kernels.
+        // The setting `layers` needs kernels. So if `layers` is on and `TLLMPROF_KERNELS` is unset or `auto`, kernels
+        // are recorded as with the value 1. A user who sets the variable to 0 still gets no kernels.
         settle match kernels {
             None | Some(Some(KernelSelection::Auto)) if layers => Some(KernelSelection::FIRST),
             kernels => kernels.flatten(),
@@ -350,7 +350,7 @@ table(env) {
 derived {
     /// Name of the variable with which the user chose the windows. `None` if the user set no such variable.
     windows_from: Option<&'static str> = env.find(variable::windows, false).map(|(name, _)| name);
-    /// True if the user set the number of warm-up iterations. If false, the number depends on the step rule.
+    /// True if the user set `TLLMPROF_WARMUP`. If false, the warm-up depends on the step rule.
     warmup_given: bool = env.has(variable::warmup);
     /// Number of the latest iterations outside windows that the record keeps; `None` if the record keeps no such
     /// iterations. Without `TLLMPROF_FLIGHT`, they are kept only until a window with an automatic length opens.
@@ -359,8 +359,8 @@ derived {
     /// outside the process. The process itself evaluates conditions only when an iteration ends, and while the process
     /// is stuck, no iteration ends.
     stuck: Option<Condition> = env.read(variable::when, &Condition::parse_with_times)?.filter(|when| when.names("stuck"));
-    /// True if a condition on `stuck` is set but the process was not started by the `tllmprof` command. Then nothing
-    /// evaluates the condition.
+    /// True if a condition on `stuck` is set, but no `tllmprof run` watches this process. Then nothing evaluates the
+    /// condition.
     is_unwatched: bool = stuck.is_some() && !env.has(variable::watched);
     /// Names of the variables that are set to `auto`. If such a variable has no effect, no warning is logged.
     auto: Vec<&'static str> = env.auto_ones([
@@ -415,7 +415,7 @@ impl Settings {
     /// Reads the settings from an environment.
     ///
     /// # Errors
-    /// Returns an error for the first value that does not parse.
+    /// Returns an error for the first value that does not parse, or that does not fit the other settings.
     pub fn from_env(get: impl Fn(&str) -> Option<OsString>) -> Result<Self, BadValue> {
         Self::read(&Environment { get: &get })
     }
@@ -492,8 +492,8 @@ fn with_scopes(mut functions: Vec<PyFunction>, rules: Option<&[ScopeRule]>) -> V
 }
 
 /// Returns the default path of the record, for a user who named none. Returns `None` if no record can be needed,
-/// because no window opens automatically (`asks` is false) and the process does not listen for requests. Also returns
-/// `None` if `TLLMPROF_TRACE` is empty, because this means that no record is wanted.
+/// because no setting such as `TLLMPROF_WHEN` needs one (`asks` is false) and the process does not listen for requests.
+/// Also returns `None` if `TLLMPROF_TRACE` is empty, because this means that no record is wanted.
 fn on_demand(env: &Environment<'_>, control: Option<&Control>, asks: bool) -> Option<PathTemplate> {
     let control = match control {
         None | Some(Control::Off) if asks => &Control::On,

@@ -38,7 +38,8 @@ pub enum Step {
     /// The table of known engines defines the steps. If the program runs no known engine, the library learns its
     /// steps: a step is the sequence of calls that recurs in each iteration.
     Auto,
-    /// Like `Auto`, but if the calls of an iteration consist of equal parts, each part is a step.
+    /// The library learns the steps from the CUDA calls, even if the program runs a known engine. If the calls of an
+    /// iteration consist of equal parts, each part is a step.
     AutoInner,
 }
 
@@ -123,8 +124,8 @@ impl Step {
         }
     }
 
-    /// Returns true for a rule with which iterations are learnt from the CUDA calls. If the process runs a known
-    /// engine, iterations are not learnt even with such a rule.
+    /// Returns true for a rule with which iterations are learnt from the CUDA calls. With `Auto`, they are learnt only
+    /// until the step function of a known engine is called.
     #[must_use]
     pub const fn is_learnt(&self) -> bool {
         matches!(self, Self::Auto | Self::AutoInner)
@@ -204,8 +205,8 @@ fn countable() -> impl Iterator<Item = &'static CallInfo> {
     CALLS.iter().filter(|row| row.kind.counts())
 }
 
-/// Splits a rule at its last slash. Returns the rule and the number after the slash, or 1 without a slash. If the rule
-/// has a colon, a slash that is not followed by a number belongs to the regex or name; otherwise it is an error.
+/// Splits a rule at its last slash. Returns the rule and the number after the slash, or 1 without a slash. A slash that
+/// is not followed by a number belongs to the regex or name if a colon precedes it. Without a colon, it is an error.
 fn split_every(text: &str) -> Result<(&str, u64), Problem> {
     const WANTED: &str = "/N with N at least 1";
     let Some((rule, every)) = text.rsplit_once('/') else {

@@ -42,7 +42,7 @@ const WANTED: &str = "a path with %p, %r, %h, %q{NAME} or %%";
 impl PathTemplate {
     /// Returns the template for the record of a process that listens for requests, if the user has not named a record.
     /// The record is in the working folder. If the user named a folder for the control socket, the record is in that
-    /// folder.
+    /// folder. Returns `None` if the process does not listen.
     pub fn on_demand(control: &Control) -> Option<Self> {
         let name = [
             TemplatePart::Text(b"tllmprof-".to_vec()),

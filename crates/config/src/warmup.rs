@@ -7,9 +7,11 @@ use crate::number;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Warmup {
-    /// This number of iterations at the start are skipped. The next one becomes iteration 0.
+    /// This number of iterations at the start is skipped. The next one becomes iteration 0.
     Iterations(u64),
-    /// The count of iterations restarts at 0 after each stream capture, until the first window opens.
+    /// The count of iterations restarts at 0 after each stream capture during the warm-up. The warm-up ends when a
+    /// window opens or is requested, when enough iterations in a row had no stream capture, or when stream captures
+    /// turn out to be part of the iterations.
     Capture,
 }
 

@@ -141,10 +141,10 @@ impl ControlEvent {
         .to_line()
     }
 
-    /// Parses an event from a line. Unknown names, for example from a later version, are ignored.
+    /// Parses an event from a line. Fields with unknown names, for example from a later version, are ignored.
     ///
     /// # Errors
-    /// Returns a description of the error in the line.
+    /// Returns a description of the error in the line. An event of an unknown type is an error.
     pub fn from_line(line: &[u8]) -> Result<Self, &'static str> {
         let object = Object::from_line(line)?;
         let number = |name: &str| object.get(name).and_then(JsonValue::integer);

@@ -1,4 +1,5 @@
-//! A minimal JSON parser and writer for the control protocol: values of limited depth, and objects as lists.
+//! A minimal JSON parser and writer for the control protocol. The parser limits the nesting depth. An object is a list
+//! of names and values, in which a name may occur several times.
 
 use std::fmt::Write;
 

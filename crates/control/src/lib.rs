@@ -3,8 +3,8 @@
 //! socket. Both the library and the command use this crate; `docs/live.md` describes the protocol for other
 //! programs.
 //!
-//! Lines may come from any process that can connect. So parsing is limited in length and depth, and never
-//! panics.
+//! Lines may come from any process that can connect. So the parser accepts only lines of limited length and nesting
+//! depth, and never panics.
 
 #![forbid(unsafe_code)]
 

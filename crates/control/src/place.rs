@@ -12,7 +12,8 @@ const EXTENSION: &str = "sock";
 /// The extension of a socket's file name as long as the socket does not listen yet.
 const BIND_EXTENSION: &str = "bind";
 
-/// Returns the folder for sockets in `$XDG_RUNTIME_DIR`, which only the user can access.
+/// Returns the folder for sockets in `runtime`, which is the value of `$XDG_RUNTIME_DIR`. Only the user can access that
+/// folder.
 pub fn below(runtime: &Path) -> PathBuf {
     runtime.join("tllmprof")
 }

@@ -17,9 +17,9 @@ pub fn names(newest: u32) -> impl Iterator<Item = String> + Clone {
         .map(|major| format!("libcupti.so.{major}"))
 }
 
-/// Returns the folders in which to search for CUPTI, in the order of the search. First come the folders of
-/// `library_path` (the value of `LD_LIBRARY_PATH`). Then come the folders of the CUDA runtime (`runtimes`), each with
-/// folders that installers place relative to it. Last come folders of the CUDA installations under `root`.
+/// Returns the folders in which to search for CUPTI, in the order of the search. The folders of `library_path` (the
+/// value of `LD_LIBRARY_PATH`) are first. The folders of the CUDA runtime (`runtimes`) follow, each with the folders
+/// that installers place relative to it. The folders of the CUDA installations under `root` are last.
 #[must_use]
 pub fn folders(library_path: Option<&OsStr>, runtimes: &[PathBuf], root: &Path) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = library_path

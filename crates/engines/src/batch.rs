@@ -1,7 +1,8 @@
 //! Formulas that compute the size of a batch from the arguments of an engine's step function.
 //!
 //! This file contains only data: formulas ([`Formulas`]) over the arguments of the function in the engine's row
-//! (`engines.rs`). A test in `tests/batch.rs` compares the names in the formulas with the engines' sources.
+//! (`engines.rs`). A test in `tests/batch/sources.rs` of the repository checks that the engines' sources contain the
+//! names in the formulas.
 
 use tllmprof_config::{Formulas, NoFormula};
 

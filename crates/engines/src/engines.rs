@@ -109,9 +109,10 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: &[],
     },
-    // vLLM: Worker.execute_model is not used, because vLLM also calls it when nothing is scheduled: for finished
-    // requests, and while vLLM waits for KV transfers. The preparation of inputs runs only for real batches. The NVTX
-    // range execute_context_… is not used, because it exists only with the cuda profiler in `--profiler-config`.
+    // vLLM: the step of model runners V1 and V2 is the function that prepares the inputs, which runs only for real
+    // batches. Worker.execute_model is not used, because vLLM also calls it when nothing is scheduled: for finished
+    // requests, and while vLLM waits for KV transfers. The NVTX range execute_context_… is not used, because it exists
+    // only with the cuda profiler in `--profiler-config`.
     Engine {
         name: "vLLM, model runner V2",
         seen_by: Seen::Python("vllm.v1.worker.gpu.model_runner"),
@@ -261,7 +262,8 @@ pub const ENGINES: &[Engine] = &[
     // from llama_decode to llama_process. Neither function calls the other, so one rule can count both functions.
     //
     // Ollama's official releases up to 0.24 are stripped (-ldflags=-w -s), so the first of these rows matches only
-    // other builds. Those builds also contain llama_decode, but the newer runner does not call it.
+    // builds that are not stripped. Those builds also contain llama_decode, but Ollama's own runner (`ollamarunner`)
+    // does not call it.
     Engine {
         name: "Ollama 0.5 to 0.24, not stripped",
         seen_by: Seen::Symbol("github.com/ollama/ollama/runner/ollamarunner.Execute"),
@@ -326,8 +328,9 @@ pub const ENGINES: &[Engine] = &[
     },
     // transformers: importing `generate` also imports continuous batching, so a process always shows the signs of both.
     // The step functions of all these rows are watched, and the first one that is called is the step (`python_steps`).
-    // Most models keep the default prepare_inputs_for_generation, or their own version calls the default one. Models
-    // that never call the default one have the step function of the next row, which runs after each forward pass.
+    // Most models keep the default prepare_inputs_for_generation, or their own version calls the default one. For
+    // models that never call the default one, the row after it (`inputs prepared by the model`) names a function that
+    // runs after each forward pass.
     Engine {
         name: "transformers generate",
         seen_by: Seen::Python("transformers.generation.utils"),

@@ -42,8 +42,8 @@ pub struct Replicas {
     pub engine: &'static str,
     /// Location of the number of the replica to which the process belongs.
     pub index: ValuePath,
-    /// Location of the number of replicas. If each replica has a separate world, the number of ranks in the job is
-    /// computed from the number of replicas. Without this location, the number of ranks is then unknown.
+    /// Location of the number of replicas. If each replica has a separate world, the number of ranks in the job is the
+    /// number of replicas × the size of the replica's world. If `count` is `None`, that number of ranks is unknown.
     pub count: Option<ValuePath>,
     /// Location of the number of ranks in a replica. If the world is larger than this number, the world contains all
     /// replicas.

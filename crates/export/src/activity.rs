@@ -42,8 +42,9 @@ pub(crate) struct Activity {
     pub start: u64,
     /// The duration in nanoseconds. `None` for an item without a duration.
     pub duration: Option<u64>,
-    /// The iteration that contains the item. `None` if no iteration contains the item, or if the item is itself an
-    /// iteration or a window (a profiled range of iterations).
+    /// The iteration that contains the item. `None` if no iteration contains the item, or if the item is a window (a
+    /// profiled range of iterations). Also `None` for an iteration and for a GPU span (the work of one stream in one
+    /// iteration), because the iteration's number is already the value of such an item.
     iteration: Option<u64>,
     pub flow: Option<Flow>,
 }
@@ -87,7 +88,7 @@ impl Activity {
     }
 }
 
-/// A converter from the items of a record to activities, which is the form in which a trace shows them.
+/// A converter from the items of a record to activities, the form in which a trace shows the items.
 pub(crate) struct Draw<'a> {
     record: &'a Record,
     iterations: Iterations,

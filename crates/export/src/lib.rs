@@ -1,10 +1,11 @@
 //! Exports tllmprof's records to the formats of other tools.
 //!
 //! [`Record`] is an open record, with its tables of names and scopes in memory. [`Clocks`] puts the records of several
-//! machines on a common clock. [`FORMATS`] lists the formats. Trace formats show timelines: each item of a record is on
-//! the same line of the same track in all trace formats ([`trace`], [`lanes`]), which differ only in the encoding.
-//! [`parquet`] writes tables. Trace formats and tables read the items from the file again. A trace format then keeps
-//! only a few thousand items in memory at a time.
+//! machines on a common clock. [`FORMATS`] lists the formats that are written to files or folders; [`otlp()`] makes
+//! requests for an OpenTelemetry collector. The trace formats ([`chrome()`], [`perfetto()`]) show timelines. An item is
+//! on the same line of the same track in both ([`trace`], [`lanes`]), and only the encoding differs. [`parquet`] writes
+//! tables. An open record does not contain the items, so trace formats and tables read them from the file. A trace
+//! format keeps only a few thousand items in memory at a time.
 
 #![forbid(unsafe_code)]
 

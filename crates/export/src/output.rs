@@ -12,9 +12,9 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, open, renameat
 
 use crate::private::private_file;
 
-/// An output that is not finished yet. If the file system supports files without a name, the output is such a file, and
-/// the kernel removes it when this process ends, even if the process is killed. Otherwise the output has a temporary
-/// name, and is removed when this value is dropped, unless it was [kept](Self::keep).
+/// An output that is not finished yet. An output file has no name if the file system supports files without a name. The
+/// kernel removes such a file when this process ends, even if the process is killed. Any other output file, and each
+/// output folder, has a temporary name. It is removed when this value is dropped, unless it was [kept](Self::keep).
 #[derive(Debug)]
 pub struct Output {
     target: PathBuf,

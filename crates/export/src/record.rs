@@ -9,7 +9,8 @@ use tllmprof_record::{Reader, RecordError, Source};
 use tllmprof_report::Process;
 use tllmprof_timeline::{Interpreter, Item, Texts};
 
-/// Number of times that an export reads a record from beginning to end.
+/// Approximate number of times that an export reads a record from beginning to end. The command computes the percentage
+/// of its progress from this number.
 pub const PASSES: u64 = 4;
 
 /// A function that is called with the number of bytes that were just read from a record. If the function returns an

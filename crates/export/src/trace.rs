@@ -30,7 +30,8 @@ pub(crate) type Id = u32;
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub id: Id,
-    /// The process id, if no other process in the trace has the same id. Otherwise an invented number.
+    /// The process id, unless an earlier group in the trace already has this number. Then, and for a group of GPUs, it
+    /// is an invented number.
     pub pid: u32,
     pub title: String,
     /// The rank of the process, which determines the group's position among other groups.

@@ -16,8 +16,8 @@ fn records() -> (Vec<Record>, Vec<Seen>) {
     (records.collect(), seen)
 }
 
-/// Returns the rows of the ledger (host and GPU time by cause) of each window in the report, in the order that the
-/// DuckDB query uses.
+/// Returns the rows of the ledger (host and GPU time by cause) of each window in the report. The rows are sorted by
+/// their JSON text, as in the output of `readers/tables.py`.
 fn ledger(records: &[Record]) -> Vec<Value> {
     let mut rows = Vec::new();
     for record in records {
@@ -107,7 +107,8 @@ fn duckdb_finds_every_event() {
         (&server["boot"], &server["damage"]),
         (&json!("a"), &Value::Null)
     );
-    // The first iteration must have the same figures as in the report: GPU time, launches and waiting time.
+    // The row of the first iteration (number 5) must have the GPU time, the number of launches and the waiting time of
+    // the events that `scene.rs` adds to this iteration.
     let first = &found["iterations"][0];
     assert_eq!(
         (&first["n"], &first["gpu_ns"]),

@@ -1,5 +1,5 @@
-//! Checks the exported timelines as other tools read them: Chrome's JSON directly, and both trace
-//! formats with Perfetto.
+//! Checks the exported timelines. The test parses the JSON of Chrome's trace format itself. In addition, Perfetto's
+//! trace processor reads traces in Chrome's format and in Perfetto's own.
 
 mod common;
 
@@ -26,7 +26,7 @@ fn records() -> (Vec<Record>, Vec<Seen>) {
     (records.collect(), seen)
 }
 
-/// Returns the host name in a process's title.
+/// Returns the host name at the end of a process's title, such as [`SERVER`].
 fn host(title: &str) -> String {
     let (_, host) = title.trim_end_matches(')').rsplit_once(", ").unwrap();
     host.to_owned()

@@ -16,8 +16,8 @@ const MAX_CALLS: usize = 1 << 24;
 /// also the maximum number of threads that are distinguished; further threads count as one thread.
 const MAX_NAMES: usize = u16::MAX as usize;
 
-/// In `HeldCall::work`, a piece of GPU work is a number: `COPIES` and larger numbers stand for
-/// kinds of copies, lower numbers for kernels.
+/// The lowest number that stands for a kind of copy in `HeldCall::work`. Lower numbers stand for kernels. The highest
+/// number is [`UNKNOWN`].
 const COPIES: u32 = UNKNOWN - 0x100;
 /// The number that stands for GPU work that the trace does not contain.
 const UNKNOWN: u32 = u32::MAX;
@@ -101,15 +101,17 @@ impl TraceCalls {
     /// Adds a piece of GPU work. `correlation` is the number that the work shares with the call that launched the
     /// work.
     pub(crate) fn add_work(&mut self, correlation: u32, work: Work) {
-        // All work that one graph launch started has the same correlation number, so only the first piece is stored.
+        // All work that one graph launch started has the same correlation number. If such pieces follow one another,
+        // only the first one is stored, which is enough for the learner.
         let is_known = self.works.last().is_some_and(|last| last.0 == correlation);
         if self.works.len() < MAX_CALLS && !is_known {
             self.works.push((correlation, number_of(work)));
         }
     }
 
-    /// Learns the pattern of an iteration, and finds the iterations. Returns `None` if no call
-    /// recurs in a pattern that is reliable enough.
+    /// Learns the pattern of an iteration, and finds the iterations. If `inner` is true (the rule `auto:inner`), counts
+    /// repeating parts of steps instead of whole steps. Returns `None` if no call recurs in a pattern that is reliable
+    /// enough, or if fewer than two iterations begin.
     pub(crate) fn learn(
         mut self,
         inner: bool,
@@ -157,8 +159,9 @@ impl TraceCalls {
         (!iterations.is_empty()).then_some(Learned { iterations, words })
     }
 
-    /// Passes all calls to the learner, which finds iterations. Adds `later` nanoseconds to the times of the calls.
-    /// Calls `each` with the time and the thread of each boundary between iterations.
+    /// Passes all calls to the learner, which finds iterations. The time that the learner gets for a call is the time
+    /// since the first call plus `later`, in nanoseconds. Calls `each` with the time in the trace, and the index of the
+    /// thread, of each call at which an iteration begins.
     fn replay(
         &self,
         trails: &Trails,

@@ -16,10 +16,10 @@ use crate::{
 
 /// Maximum number of stored calls that match the user's rule for iterations (`--step`). Further calls are only counted.
 const MAX_COUNTED: usize = 1 << 20;
-/// Maximum number of different range names to count. The names are listed in the message that no range matches the
-/// rule for iterations (`--step`).
+/// Maximum number of different range names to count. If no range matches the rule for iterations (`--step`), the error
+/// message lists the most frequent of these names.
 const MAX_NAMES: usize = 1 << 12;
-/// Maximum number of range names in the message that no range matches the rule for iterations (`--step`).
+/// Maximum number of range names that the error message lists if no range matches the rule for iterations (`--step`).
 const SHOWN: usize = 3;
 
 /// Text in place of the rule for iterations in the report, if no iterations were found.
@@ -327,8 +327,8 @@ fn not_found(step: &Step, why: String) -> NotFound {
     }
 }
 
-/// Returns a note for the report with the number of ranges that were left out because they belong to other threads and
-/// overlap the chosen ranges. Returns `None` if there are no such ranges.
+/// Returns a note for the report with the number of ranges that were left out because they belong to other threads than
+/// the chosen ranges. Returns `None` if no range was left out for this reason.
 fn overlapping(chosen: &Chosen) -> Option<String> {
     let Chosen { others, .. } = chosen;
     (*others > 0)

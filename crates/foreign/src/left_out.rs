@@ -9,7 +9,7 @@ pub const LONGEST_EVENT_NS: u64 = 86_400_000_000_000;
 /// The reason why an event of a trace is left out.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LeftOutReason {
-    /// The event has no start or no duration.
+    /// The event has no start, or it has no duration or end.
     NoTime,
     /// The event's end is before its start.
     EndsBeforeStart,

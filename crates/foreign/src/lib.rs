@@ -134,7 +134,8 @@ pub struct Iteration {
 /// The method by which iterations were found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
-    /// The iterations were counted with the rule that the user typed (`--step`).
+    /// The iterations were counted by the ranges, the Python function or the CUDA call that the user's rule (`--step`)
+    /// names.
     Asked,
     /// The iterations are ranges with known names, for which [`is_step_range`] returns true.
     Known,

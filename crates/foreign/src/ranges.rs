@@ -40,7 +40,8 @@ pub(crate) struct Candidates {
 #[derive(Debug)]
 pub(crate) struct Chosen {
     pub ranges: Vec<RangeCandidate>,
-    /// Number of ranges of other threads that overlap the chosen ranges.
+    /// Number of ranges that were left out because they belong to other threads. It is 0 if no ranges of different
+    /// threads overlap: then the ranges of all threads are chosen.
     pub others: usize,
 }
 

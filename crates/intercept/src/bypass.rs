@@ -56,7 +56,8 @@ impl fmt::Display for Bypass {
 lifecycle::global! {
     stage: Doors;
 
-    /// True once [`report_uncounted`] has run, at the end of the process.
+    /// True once [`report_uncounted`] has checked, at the end of the process, whether calls bypass the library. It
+    /// checks this only once.
     #[fork(reset)]
     #[exit = "set first: it is looked at once"]
     static HAS_ENDED: AtomicBool = AtomicBool::new(false);

@@ -46,8 +46,8 @@ fn comes_back(frame: &CallFrame) -> bool {
     frame.since.set(0);
     let follow = match role {
         Role::ProcAddress => true,
-        // Do nothing: the call comes from a signal handler or an allocator that interrupted this
-        // library's code. The interrupted code may hold a lock.
+        // Do nothing: the call was made by this library's own code, or by a signal handler or an allocator of the
+        // program that runs within that code. This library's code may hold a lock.
         _ if inside.is_none() => false,
         Role::Cupti(call) => {
             tllmprof_capture::cupti_is_called(call);
@@ -169,8 +169,8 @@ fn leads_to_driver(call: Call, thunk: &Thunk, frame: &CallFrame) -> bool {
     }
     session::count(call.into());
     if session::learns() && !counted_below() {
-        // Note the launch for the learner. If the driver call that this call makes reaches this library, do nothing
-        // here: the launch is noted when the driver call arrives.
+        // Note the call for the learner (which finds iterations). If the driver call that this call makes reaches this
+        // library, do nothing here: the driver call is noted when it arrives.
         session::note(call, &frame.args, is_runtimes);
     }
     session::entered(call);

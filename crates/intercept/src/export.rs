@@ -2,8 +2,8 @@
 //!
 //! The real function to call depends on the caller's module. Each export remembers four bindings. A binding is a module
 //! with a thunk, which describes the real function for callers in that module. The stub compares the caller with the
-//! first binding, and other assembly code compares it with the remaining three. If none of them matches, [`bind`] makes
-//! a new binding.
+//! first binding, and other assembly code compares it with the remaining three. If none of them matches, [`bind`] looks
+//! for the binding in the table of all bindings, and makes a new one if there is none.
 
 use core::ffi::{CStr, c_void};
 use core::mem::offset_of;
@@ -73,8 +73,8 @@ lifecycle::global! {
     static BINDING: tllmprof_sync::Lock<()> = tllmprof_sync::Lock::new(());
 }
 
-/// One exported function. `recent` holds those of its bindings (real functions, each for callers in one module) that
-/// matched last.
+/// One exported function. `recent` holds those four of its bindings (real functions, each for callers in one module)
+/// that [`bind`] found or made last.
 #[repr(C)]
 pub struct Export {
     recent: [AtomicPtr<Binding>; 4],
@@ -105,8 +105,8 @@ impl Bare {
 }
 
 impl Export {
-    /// Offset in bytes of the four bindings (calling modules with their real functions) that were used last, for the
-    /// assembly code.
+    /// Offset in bytes of the pointers to the four bindings (calling modules with their real functions) that [`bind`]
+    /// found or made last, for the assembly code.
     pub const RECENT: usize = offset_of!(Self, recent);
 
     /// Returns the export for the function `name`, with no bindings (calling modules with their real functions) yet.

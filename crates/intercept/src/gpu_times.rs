@@ -1,4 +1,5 @@
-//! Facts about calls for the measurement of GPU times (the durations of GPU work).
+//! Functions for the measurement of GPU times (the durations of GPU work): whether the measurement is on, and which
+//! work a call that waits for the GPU waits for.
 
 use tllmprof_recorder::gpu::{self, StreamArgument, Wait};
 use tllmprof_session as session;

@@ -4,7 +4,8 @@
 //! calls. So a jump is written at each function's entry. This library writes the jump if it fits into one store.
 //! Otherwise the `tllmprof` command, a separate process, writes it while all threads are stopped ([`JUMPS`]). The
 //! jump leads to a switch: a few instructions that read an address from memory ([`TARGETS`]) and jump to it. For a
-//! call from within the driver, the switch instead jumps to the moved instructions, so that the call is not counted.
+//! call from within the driver, the switch instead jumps to the moved instructions (copies of those that the jump
+//! replaced), so that the call is not counted.
 //!
 //! ```text
 //! entry ──jump──▶ switch ──▶ stub of the thunk ──▶ the moved instructions ──▶ the code after the jump
@@ -12,9 +13,9 @@
 //! ```
 //!
 //! A jump is never removed, and the driver is never unloaded. While the library is detached, the switch leads
-//! directly to the moved instructions (copies of those that the jump replaced). A thunk, or this library, calls the
-//! real function through the moved instructions. So a call through a patched GOT slot reaches this library only once,
-//! whether the function's jump has been written or not.
+//! directly to the moved instructions. A thunk, or this library, calls the real function through the moved
+//! instructions, which bypass the jump. So a call through a patched GOT slot reaches this library only once, whether
+//! the function's jump has been written or not.
 
 #[cfg(test)]
 mod tests;

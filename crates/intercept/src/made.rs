@@ -157,7 +157,7 @@ pub(crate) fn stranger() -> usize {
     libc::getppid as *const () as usize
 }
 
-/// The arguments with which a test called [`real`].
+/// The arguments with which a test called [`real`], and the value of `errno` at that call.
 #[repr(C)]
 #[derive(Default, PartialEq, Debug)]
 pub(crate) struct MadeCall {
@@ -277,13 +277,14 @@ pub(crate) fn call_by(entry: *mut c_void, result: usize, numbers: bool) {
     }
 }
 
-/// The contents of all registers before and after a call.
+/// Calls code with known register contents, and returns the contents after the call.
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod registers {
     use core::arch::naked_asm;
     use core::ffi::c_void;
 
-    /// The contents of registers before a call, or after it.
+    /// The contents of registers before a call, or after it. The stack pointer and `r11`, which hooks may change, are
+    /// left out.
     #[repr(C, align(64))]
     #[derive(Clone, PartialEq, Debug)]
     pub(crate) struct Registers {
@@ -307,7 +308,8 @@ pub(crate) mod registers {
         }
     }
 
-    /// Calls `entry` with the registers set from `before`, and then stores all registers in `after`.
+    /// Calls `entry` with the registers set from `before`, and then stores the registers in `after`. The x87 stack is
+    /// not set from `before`: it always holds pi and, below it, 1.
     #[unsafe(naked)]
     unsafe extern "C" fn call_with(entry: *mut c_void, before: &Registers, after: &mut Registers) {
         naked_asm!(

@@ -29,10 +29,10 @@ const NOT_INITIALIZED: usize = 3;
 /// Type of the functions that ask whether GPU work has finished.
 type Query = unsafe extern "C-unwind" fn(usize) -> usize;
 
-/// Chooses the handler for the thunk (the description of a hooked function) of a query: a runtime's function, or a
-/// front (a function of another library with a driver function's name). Calls are passed through and not watched if
-/// their driver calls reach this library, or if the library is not active in this process. Chooses nothing until the
-/// driver is loaded.
+/// Chooses the handler for `thunk`, which describes a query function of a CUDA runtime, or a front (a function of
+/// another library with the name of a driver's query function). The function's calls are passed through without being
+/// watched if its driver calls reach this library, or if this library is not active in this process. Does nothing until
+/// the driver is loaded.
 pub(crate) fn choose_handler(thunk: &Thunk, call: Call) {
     if !driver::is_loaded() {
         return;
@@ -60,7 +60,8 @@ pub(crate) unsafe extern "C-unwind" fn queried(
     let since = if is_timed { recorder::ticks() } else { 0 };
     // SAFETY: the argument is the caller's.
     let result = unsafe { real(handle) };
-    // No panic: this only compares and stores numbers. `begins` and `ends` catch the panics of the other code.
+    // No panic: this only compares and stores numbers. `begin_thread`, `begins` and `ends` catch the panics of the
+    // other code.
     if !is_below(place, thread::outer()) {
         note(handle, thunk, since, result);
     }
@@ -142,8 +143,8 @@ fn begins(handle: usize, thunk: &Thunk) {
     });
 }
 
-/// Counts and records a wait, which began with the series' first query at `first`, and ended with the query that began
-/// at `since`, both in ticks. `first` is `None` if the series has only one query.
+/// Counts and records a wait by polling. The first query of the series began at `first`, and the last one, which found
+/// the work done, at `since`. Both times are in ticks. `first` is `None` if the series has only one query.
 #[cold]
 fn ends(handle: usize, thunk: &Thunk, first: Option<u64>, since: u64) {
     let _errno = SavedErrno::new();
@@ -154,8 +155,8 @@ fn ends(handle: usize, thunk: &Thunk, first: Option<u64>, since: u64) {
         if let Some((call, wait, target)) = asked(handle, thunk)
             && !session::is_capturing()
         {
-            // The time of a query is 0 if times were not needed when the program made the query. They may have become
-            // needed since the first query of the series.
+            // The time of a query is 0 if times were not needed when the program made the query. For example, a window
+            // may have opened after the first query of the series, so that only the time of a later query is known.
             let begin = first.filter(|first| *first != 0).unwrap_or(since);
             if since != 0 {
                 record(call, target, begin);

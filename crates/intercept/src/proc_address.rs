@@ -10,8 +10,8 @@ use super::frame::CallFrame;
 use super::thunk::{Role, Thunk};
 use tllmprof_platform::{gate, resolve};
 
-/// Handles the return of `cuGetProcAddress`: replaces the function that the program would get by a stub of this library
-/// (code that passes calls through this library).
+/// Handles the return of `cuGetProcAddress`: if the library hooks the function that the program would get, the program
+/// gets a stub (code that passes calls through this library) instead.
 ///
 /// In both versions of `cuGetProcAddress`, the first argument is the name and the second is the address of the result.
 /// Both may be null. `frame` must be the frame of a call that has succeeded, because a failed call writes no result.

@@ -149,8 +149,9 @@ fn record(frame: &CallFrame, result: usize, until: u64) {
     }
 }
 
-/// Reports the end of a call to the measurement of GPU times: a wait after which the stream's earlier work has ended,
-/// a call that enqueued the stream's last work, or a call that has failed.
+/// Reports the end of a call to the measurement of GPU times. The call is a wait after which the stream's earlier work
+/// has ended, a call that is expected to enqueue the stream's last work in this iteration, or a call that enqueues work
+/// but has failed.
 #[cold]
 fn work_is_over(frame: &CallFrame, failed: bool, since: u64, until: u64) {
     if !gpu::is_timing() || session::is_any_capturing() {

@@ -17,8 +17,8 @@ pub(crate) fn is_followed(call: Call) -> bool {
     }
 }
 
-/// Returns the call that the program made, and true if it is a driver call. Returns `None` for a function that makes
-/// no CUDA call of the table, and for a runtime call if this library handles the driver call inside it.
+/// Returns the call that the program made, and true if it is a driver call. Returns `None` for a function that is not
+/// in the table of CUDA calls, and for a runtime call if this library handles the driver call inside it.
 fn call_of(frame: &CallFrame) -> Option<(Call, bool)> {
     match frame.thunk.role() {
         Role::Driver(call) | Role::Front(call) => Some((call, true)),
@@ -120,7 +120,8 @@ fn written(place: usize) -> Option<usize> {
     Some(unsafe { place.read_unaligned() }).filter(|handle| *handle != 0)
 }
 
-/// Returns the handle of the stream on which a call works, or `None` if it names none.
+/// Returns the handle of the stream on which a call works. Returns `None` if the call has no stream argument, or if its
+/// launch configuration is null.
 fn stream(call: Call, is_driver: bool, frame: &CallFrame) -> Option<usize> {
     let library = match is_driver {
         true => tllmprof_calls::Library::Driver,

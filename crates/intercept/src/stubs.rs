@@ -30,7 +30,7 @@ pub(crate) fn stub(index: usize) -> *mut c_void {
 }
 
 /// Returns the address of counting stub number `index`, which the program gets in place of the hooked function's
-/// address. Used if the function's calls are only counted during the whole life of the process.
+/// address. Used if the library never does more with the function's calls in this process than count them.
 pub(crate) fn counting_stub(index: usize) -> *mut c_void {
     let pool = &raw const tllmprof_counting_stubs;
     // The assembler chooses the encoding of the jumps in the stubs, so the stubs may be longer than expected. In that

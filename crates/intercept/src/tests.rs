@@ -33,7 +33,8 @@ fn cudas_names_are_hooked_and_no_others() {
     assert!(!is_hooked(c"cuMemGetInfo_v2") && !is_hooked(c"malloc"));
 }
 
-/// Source of an NVTX tool that counts pushes and pops in domains, and changes the registers that a function may change.
+/// Source of an NVTX tool that counts pushes and pops in domains. On each push or pop, it also changes `errno` and the
+/// registers that a function may change.
 const TOOL: &str = "
     #include <errno.h>
     #include <stddef.h>

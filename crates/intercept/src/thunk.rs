@@ -38,8 +38,8 @@ lifecycle::global! {
     pub static THUNKS: [Thunk; stubs::COUNT] = [const { Thunk::new() }; stubs::COUNT];
     #[fork(keep = "as the pool")]
     static USED: AtomicUsize = AtomicUsize::new(0);
-    /// Serialises the creation of thunks (descriptions of hooked functions). Held while a thunk is created or handlers
-    /// are updated, never during a call of a hooked function.
+    /// Serialises the creation of thunks (descriptions of hooked functions). Held while a thunk is created and during
+    /// [`Thunk::record`], never during a call of a hooked function.
     #[fork(hold)]
     static CREATING: tllmprof_sync::Lock<()> = tllmprof_sync::Lock::new(());
 }
@@ -148,7 +148,7 @@ impl Thunk {
         self.handler.store(role.handler(), Ordering::Relaxed);
     }
 
-    /// Returns the thunk, which describes the hooked function, for `function`. Creates it at first use. Returns `None`
+    /// Returns the thunk that describes `function` in the role `role`. Creates the thunk at first use. Returns `None`
     /// if the pool is full.
     pub(crate) fn for_function(function: *mut c_void, role: Role) -> Option<&'static Self> {
         let real = match role {

@@ -1,8 +1,9 @@
 //! Calls for which NVTX ranges are emitted (`TLLM_NVTX_DEBUG`).
 //!
-//! All calls then take the slow path, because the library must also see them return. The range is emitted around the
-//! driver's function, which does the work of the call. If the driver calls of a CUDA runtime do not reach this library,
-//! the range is emitted around the runtime's function.
+//! All calls then take the slow path (the handler `slow`, which calls Rust code before and after the hooked function),
+//! because the library must also see the calls return. The range is emitted around the driver's function, which does
+//! the work of the call. If the driver calls of a CUDA runtime do not reach this library, the range is emitted around
+//! the runtime's function.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::ffi::CString;

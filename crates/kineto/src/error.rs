@@ -15,12 +15,12 @@ pub enum TraceError {
     Trailing { line: usize },
     /// The text is not valid JSON. The field describes the error.
     Syntax(String),
-    /// An event, or another value of the trace, is longer than any that a profiler writes.
+    /// An event, or another value of the trace, has more than `bytes` bytes of JSON. No profiler writes such a value.
     TooLong { bytes: u64 },
-    /// The document is valid JSON, but does not have the key `traceEvents`.
+    /// The document is valid JSON, but is not a trace: it has no key `traceEvents`, or its value is not a list.
     NoEvents,
-    /// The trace has events, but none with a category of the PyTorch profiler, so another program
-    /// wrote it.
+    /// The trace has a list of events, but none of them has a category of the PyTorch profiler: another program wrote
+    /// the trace, or the list is empty.
     Other,
     /// tllmprof exported the trace from records of several processes; only a trace of one process
     /// can be read.

@@ -225,8 +225,8 @@ impl<'de> Visitor<'de> for ArgsVisitor<'_> {
     }
 }
 
-/// Reads a JSON string into the buffer, and cuts it after [`NAME`] bytes. If the JSON is not a string, the buffer is
-/// left empty.
+/// Reads a JSON string into the buffer, and cuts it after at most [`NAME`] bytes. If the JSON is not a string, the
+/// buffer is left empty.
 pub(crate) struct TextSeed<'a>(pub &'a mut String);
 
 impl<'de> DeserializeSeed<'de> for TextSeed<'_> {
@@ -266,7 +266,8 @@ impl<'de> Visitor<'de> for TextSeed<'_> {
     }
 }
 
-/// Reads a JSON number or text. Any other JSON becomes [`Scalar::None`].
+/// Reads a whole number or a text from JSON. Any other JSON, such as a number with a fraction, becomes
+/// [`Scalar::None`].
 pub(crate) struct AnyScalar;
 
 impl<'de> DeserializeSeed<'de> for AnyScalar {

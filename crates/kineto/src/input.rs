@@ -50,7 +50,7 @@ impl Budget {
         self.0.set(u64::MAX);
     }
 
-    /// Returns true if the current JSON value is longer than the limit.
+    /// Returns true if no more bytes may be read, because the current JSON value is too long.
     pub(crate) fn is_spent(&self) -> bool {
         self.0.get() == 0
     }
@@ -205,7 +205,7 @@ pub(crate) type TextReader<'a> = BufReader<Metered<Box<dyn Read + 'a>>>;
 /// Returns a reader of the file's text, and the budget that limits the length of each JSON value.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read, is compressed twice or is not UTF-8.
+/// Returns an error if the file cannot be read, is compressed twice, or begins like JSON in UTF-16.
 pub(crate) fn text<'a>(file: impl Read + 'a) -> io::Result<(TextReader<'a>, Budget)> {
     let budget = Budget::new();
     let from: Box<dyn Read + 'a> = Box::new(Finite::new(plain(file)?));
@@ -270,7 +270,7 @@ fn plain<'a>(file: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     })
 }
 
-/// Returns true if a file that begins with the bytes `beginning` is JSON or may be compressed JSON.
+/// Returns true if a file that begins with the bytes `beginning` may be JSON: it begins like JSON, or gzip wrote it.
 pub fn may_be_json(beginning: &[u8]) -> bool {
     beginning.starts_with(GZIP)
         || is_utf16(beginning)

@@ -105,10 +105,10 @@ impl Iterations {
         }
     }
 
-    /// Extends the last iteration until the GPU has finished the work launched in it, because the
-    /// end of a step's range marks only the end of the host's part. Correlation numbers increase in
-    /// the order of launches. So all work up to the correlation number of the iteration's last call
-    /// belongs to the iteration, even work whose own call is not in the trace.
+    /// Extends the last iteration until the GPU has finished the work launched in it, because the end of a step's range
+    /// marks only the end of the host's part. Correlation numbers increase in the order of launches. So all work up to
+    /// the highest correlation number of the iteration's calls was launched in this iteration or earlier, even work
+    /// whose own call is not in the trace. Does nothing if tllmprof exported the trace.
     pub fn extend_last(&mut self, trace: &Trace) {
         let last = self.all.last_mut().filter(|_| !trace.metadata.is_own);
         let Some(last) = last else {
@@ -239,7 +239,7 @@ fn enclosing(mut spans: impl Iterator<Item = (i64, i64)>) -> Option<Span> {
     }))
 }
 
-/// Returns the thread that has the most host events, or `None` if the trace has no host events.
+/// Returns the number of the thread that has the most host events, or `None` if the trace has no host events.
 fn main_thread(trace: &Trace) -> Option<u64> {
     let mut counts: HashMap<u32, u64> = HashMap::new();
     for event in &trace.host {

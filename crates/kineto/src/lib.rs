@@ -2,9 +2,9 @@
 //! records.
 //!
 //! [`read`] returns the process of a trace as a [`Recording`](tllmprof_report::Recording). The JSON, plain or
-//! compressed, is read as a stream. An event takes about 40 bytes in memory, so memory is about an eighth of the size
-//! of the JSON. Times are nanoseconds since the earliest event, not `CLOCK_MONOTONIC`. They cannot be compared with
-//! times in other files.
+//! compressed, is read as a stream. An event takes about 40 bytes in memory, which is about an eighth of the size of
+//! its JSON. Times are nanoseconds since the earliest event, not `CLOCK_MONOTONIC`. They cannot be compared with times
+//! in other files.
 
 #![forbid(unsafe_code)]
 
@@ -39,8 +39,8 @@ pub use process::TraceProcess;
 /// typed.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read, is not a trace of the PyTorch profiler, or if the
-/// rule matches nothing in the trace.
+/// Returns an error if the file cannot be read or is not a trace of the PyTorch profiler, if tllmprof exported the
+/// trace from records of several processes, or if the rule matches nothing in the trace.
 pub fn read(file: impl Read, path: &Path, asked: Option<Step>) -> Result<TraceProcess, TraceError> {
     let mut trace = document::read(file)?;
     if trace.metadata.is_own && (trace.processes.len() > 1 || trace.own.gpus.len() > 1) {

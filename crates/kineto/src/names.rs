@@ -6,7 +6,7 @@ use tllmprof_record::{NO_STRING, StringId};
 
 /// Maximum number of texts that are stored. Further texts become empty.
 const COUNT: usize = 1 << 20;
-/// Maximum total length of the stored texts, in bytes. Further texts become empty.
+/// Maximum total length of the stored texts, in bytes. A text that would exceed it becomes empty.
 const BYTES: usize = 128 << 20;
 
 /// Different texts, numbered from 1 in the order of their first use. The trace is converted to the form of a tllmprof

@@ -1,8 +1,8 @@
 //! Parses times as traces write them: microseconds with a fraction.
 
-/// Converts microseconds to nanoseconds. `json` is a JSON number, or a JSON string that contains a
-/// number. The digits are parsed as integers, because a double is too imprecise for microseconds
-/// since 1970: today it can represent only multiples of 0.25.
+/// Converts microseconds to nanoseconds. `json` is a JSON number, or a JSON string that contains a number. The digits
+/// are parsed as integers, because a double is too imprecise for microseconds since 1970: today it can represent only
+/// multiples of 0.25. Returns `None` if `json` is not a number, or if the result does not fit.
 pub(crate) fn nanoseconds(json: &str) -> Option<i64> {
     let text = json.trim().trim_matches('"').trim();
     let (is_negative, digits) = match text.strip_prefix('-') {

@@ -32,8 +32,8 @@ pub struct Own {
     /// Number, start and end of each iteration. Times are in nanoseconds.
     pub iterations: Vec<(u64, i64, i64)>,
     pub windows: Vec<OwnWindow>,
-    /// The process ids in the trace that stand for GPUs instead of processes. A trace has one such id for each
-    /// recorded process.
+    /// The process ids in the trace that stand for the GPUs of a process instead of the process itself. A trace has one
+    /// such id for each recorded process with GPU work.
     pub gpus: HashSet<Scalar>,
     pub left_out: LeftOut,
 }

@@ -123,8 +123,8 @@ impl TraceProcess {
         }
     }
 
-    /// Returns the names of the GPUs, in the order of their numbers, up to the last GPU that the
-    /// process used. The name of an unused GPU is empty.
+    /// Returns the names of the GPUs, in the order of their numbers, up to the last GPU that the process used and whose
+    /// name is known. All other names are empty.
     fn gpus(&self) -> impl Iterator<Item = String> {
         let used = |device: u8| self.trace.gpu.iter().any(|work| work.device == device);
         let known = self.trace.metadata.gpus.iter().filter(|(id, _)| used(*id));
@@ -259,8 +259,8 @@ impl Recording for TraceProcess {
     }
 }
 
-/// The state of one pass over the process's data, in which every event is passed to a function of
-/// the caller.
+/// The state of one pass over the process's data, in which every entry (an event or a text) is passed to `each`, a
+/// function of the caller.
 struct Reading<'a, F> {
     process: &'a TraceProcess,
     each: F,
@@ -338,7 +338,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
     }
 
     /// Passes the scopes (modules and ranges) to the caller's function. For each scope, also passes a graph node with
-    /// the scope's number.
+    /// the scope's number. Node 0 is for kernels that were launched outside all scopes.
     fn scopes(&mut self) {
         let links = &self.process.links;
         if !self.process.has_layers {

@@ -93,7 +93,8 @@ pub struct Trace {
     pub left_out: LeftOut,
     pub metadata: Metadata,
     pub own: Own,
-    /// Ids of the processes that have host events, in the order of their first events.
+    /// Ids of the processes that have host events, in the order of their first events. After `keep_one_process`, this
+    /// is the id of the reported process only.
     pub processes: Vec<Scalar>,
     /// Names of processes, by process id.
     pub process_names: HashMap<Scalar, StringId>,
@@ -103,11 +104,12 @@ pub struct Trace {
     pub of_others: u64,
     threads: HashMap<Scalar, u32>,
     streams: StreamNumbers<Scalar>,
-    /// True if at least one event has a category of the PyTorch profiler.
+    /// True if at least one event has a category that the PyTorch profiler uses. In a trace that tllmprof exported,
+    /// tllmprof's own categories count instead.
     pub is_of_profiler: bool,
 }
 
-/// The category of an event, which a trace gives as `cat`.
+/// The category of an event, which the key `cat` of its JSON states.
 enum Category {
     Host(HostKind),
     Gpu(GpuKind),

@@ -41,7 +41,8 @@ const VALUES: &[&str] = &[
     "99999999999999999999999999",
 ];
 
-/// Changes some bytes, or replaces values so that the text may remain valid JSON.
+/// Returns `text` with at most four random changes. A change replaces a byte, cuts off the end, repeats or removes some
+/// bytes, or replaces a value so that the text may remain valid JSON.
 fn mutate(text: &[u8], numbers: &mut Numbers) -> Vec<u8> {
     let mut text = text.to_vec();
     for _ in 0..=numbers.below(4) {

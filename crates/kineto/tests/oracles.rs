@@ -1,6 +1,6 @@
-//! Compares tllmprof's figures for traces of other projects with the figures that these projects publish. The traces
-//! are not part of the repository: the environment variable `TLLMPROF_TRACES` contains the path of their folder. The
-//! default is `../shared/traces`, relative to the root of the repository.
+//! Compares tllmprof's figures for traces of other projects with the figures that these projects publish, or that
+//! follow from their definitions. The traces are not part of the repository: the environment variable `TLLMPROF_TRACES`
+//! contains the path of their folder. The default is `../shared/traces`, relative to the root of the repository.
 
 mod common;
 #[path = "../../../tests/common/skipped.rs"]
@@ -149,8 +149,9 @@ fn union<'a>(events: impl Iterator<Item = &'a Value>) -> f64 {
     sum
 }
 
-/// Compares busy, idle and communication times with those of Holistic Trace Analysis (HTA). HTA computes its figures
-/// from all GPU work of a trace, not only from the work within iterations.
+/// Compares tllmprof's busy, idle and communication times with those that this test computes from the trace by the
+/// definitions of Holistic Trace Analysis (HTA). Like HTA, the test uses all GPU work of a trace, not only the work
+/// within iterations.
 #[test]
 fn busy_idle_and_communication_times_as_hta() {
     for name in [

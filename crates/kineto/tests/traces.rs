@@ -150,7 +150,8 @@ fn impossible_events_are_left_out_for_reasons_that_are_given() {
     const DAY: f64 = 86_400_000_000.0;
     let mut events = step(5, 1000.0);
     let mut add = |event: Value| events.push(event);
-    // A kernel of 28 years, and one that ends days after the trace.
+    // Two kernels that last too long: 28 years and three days. The next two events begin two days after and before the
+    // others.
     add(work("kernel", "long", 0, (1050.0, 9e14), 9));
     add(work("kernel", "days", 0, (1051.0, 3.0 * DAY), 9));
     add(work("kernel", "far", 0, (1052.0 + 2.0 * DAY, 1.0), 9));
@@ -387,8 +388,8 @@ fn ranks_are_aligned_by_their_collectives() {
     let report = reported(vec![rank(0, 10.0, 0.0), rank(1, 7000.0, 250_000.0)]);
     let found = &report["collectives"];
     assert_eq!(found["notes"], json!([]));
-    // Of 32 collective kernels (16 in each trace), the first of each trace is not matched, because the traces do not
-    // show how long that kernel waited for the other rank.
+    // The report counts 30 of the 32 collective kernels (16 in each trace). It leaves out the first one of each trace,
+    // because in it the ranks may wait for each other while the profiler starts.
     assert_eq!(found["matched"], 30);
     assert_eq!(found["groups"][0]["processes"], json!([0, 1]));
     assert_eq!(found["wait_ns"], 0);

@@ -14,7 +14,8 @@ use tllmprof_learn::{Call, EndingCalls, Learner, Trails};
 
 /// Number of times that each measurement is repeated. Only the fastest repetition is reported.
 const REPETITIONS: usize = 15;
-/// Minimum number of calls to replay until the learner comes to rest (stops recording calls).
+/// Minimum length, in calls, of the stream in which the learner should come to rest (it then no longer needs every
+/// call). A shorter recorded stream is extended to this length.
 const MIN_CALLS: usize = 1 << 17;
 /// Minimum number of calls over which the cost at rest is measured.
 const MIN_CALLS_AT_REST: usize = 1 << 18;
@@ -95,7 +96,8 @@ fn main() {
             });
             calls.collect()
         };
-        // Most streams end before the learner comes to rest, so the second half of the stream is repeated.
+        // Most streams end before the learner comes to rest. So the part from the middle one of the stream's marks to
+        // its end is repeated.
         let (mut calls, again) = (calls_of(&records), calls_of(&records[half..]));
         while calls.len() < MIN_CALLS {
             calls.extend(&again);

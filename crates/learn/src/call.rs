@@ -17,8 +17,8 @@ pub enum Call {
     /// The return of a wait. [`Learner::event`](crate::Learner::event) adds the wait to the thread's trail (list of
     /// recent calls).
     Returned(Wait),
-    /// The begin of a stream capture on this thread. The thread's calls during the capture are ignored,
-    /// because they run nothing on the GPU.
+    /// The beginning of a stream capture on this thread. The thread's calls during the capture are ignored, because
+    /// they run nothing on the GPU.
     CaptureBegin,
     /// The end of a stream capture on this thread.
     CaptureEnd,

@@ -7,8 +7,8 @@ use crate::trail::{THREADS, Threads};
 /// Number of the latest history entries in which a thread must have launched work. Otherwise the thread counts as
 /// having stopped.
 pub(crate) const LATEST_ENTRIES: usize = 32;
-/// A thread counts as taking turns with other threads if at most one in this number of the thread's launches is
-/// unfinished when another thread waits.
+/// A thread counts as taking turns with other threads if it seldom has unfinished work when another thread waits: such
+/// work (`Loads::stray`) must be at most the thread's whole work divided by this number.
 const MAX_STRAY_DIVISOR: u32 = 8;
 /// Size, in bits, of the hash set that holds the call sites of a thread.
 const SITE_BITS: usize = 2048;
@@ -18,8 +18,7 @@ const SITE_LEVEL: usize = 1;
 /// An engine (the threads whose launches are followed), and the other threads that launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Engine {
-    /// The thread that launches most work, among those threads of the engine (the threads whose launches are followed)
-    /// that wait for the GPU.
+    /// The thread of the engine that launches most work, among the engine's threads that wait for the GPU.
     pub lead: usize,
     pub threads: Threads,
     /// Threads outside the engine (the threads whose launches are followed) that launch at least half as much as
@@ -32,7 +31,7 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// Returns true if an entry may be an occurrence of a call site of this engine: a wait or copy by one of its
-    /// threads, or by a helper thread that launches nothing.
+    /// threads, or by a helper thread (a thread that only waits and copies) that is not in `others`.
     pub(crate) fn counts(&self, entry: &HistoryEntry) -> bool {
         let thread = 1 << entry.thread;
         entry.call.is_some()
@@ -125,7 +124,8 @@ fn add(sum: &mut u32, work: u32) {
 }
 
 /// Returns the engine whose waits are examined: the engine of the thread that launches most work, among the threads
-/// that still launch. The engine of `followed` is kept unless another engine launches more than twice as much.
+/// that still launch. The engine of `followed` is kept unless, in the latest entries, a thread outside it launches at
+/// least twice as much as its busiest thread.
 pub(crate) fn engine(entries: &[HistoryEntry], followed: Option<&LearnedRule>) -> Option<Engine> {
     let loads = Loads::sum(entries);
     let late = Loads::sum(late(entries, LATEST_ENTRIES));
@@ -189,7 +189,7 @@ fn late(entries: &[HistoryEntry], last: usize) -> &[HistoryEntry] {
 }
 
 /// Returns true if the busiest of `threads` still launches: in the latest entries it launches more than half as much
-/// as any other thread.
+/// as any thread outside `threads`.
 pub(crate) fn is_active(entries: &[HistoryEntry], threads: Threads) -> bool {
     let active = |last| {
         let loads = Loads::sum(late(entries, last));

@@ -70,8 +70,8 @@ impl HistoryEntry {
 pub(crate) struct History {
     entries: [HistoryEntry; MAX_ENTRIES],
     length: usize,
-    /// Number of times that the history has dropped entries. As long as it stays the same, entries have only
-    /// been added.
+    /// Number of times that the history has dropped entries. As long as this number stays the same, entries have only
+    /// been added, so that their indices are still valid.
     drops: u32,
 }
 

@@ -17,14 +17,14 @@
 //!   request) are one engine. If threads wait while other threads have unfinished work, the two groups are separate
 //!   engines ([`engine`]). The learner follows the engine that launches most work.
 //! - The learner begins with the most frequent site. It moves outward to a rarer site if that site explains why the
-//!   work between occurrences varies ([`choose`]). So the loop over passes of the target model replaces the loop over
-//!   draft steps. The loop over requests, which adds almost no work of its own, does not replace the loop over
-//!   tokens. If the work hardly varies, no outer loop is needed to explain it.
+//!   work between occurrences varies ([`choose`]). So in speculative decoding the loop over passes of the target model
+//!   replaces the loop over draft steps. The loop over requests, which adds almost no work of its own, does not replace
+//!   the loop over tokens. If the work hardly varies, no outer loop is needed to explain it.
 //! - If the work does not vary and a step waits for each of its equal parts, the host's time distinguishes the parts:
 //!   the longest pause of a step always comes before the same part ([`choose`]).
-//! - Layers that loop over experts are recognized by two signs. They have many waits, and each pass over the layers
-//!   has the same number of layers. Once in a pass there is more work: that of the model's first and last kernels. A
-//!   site that may be such a layer is not relied on.
+//! - Layers that loop over experts have many waits. They are recognized by two signs: each pass over the layers has
+//!   the same number of layers, and one interval of each pass has more work than the others, because it includes the
+//!   model's first and last kernels. The learner does not rely on a site that may be such a layer.
 //! - Once the learner has settled, a launch costs a few stores, and only waits and copies to the host are examined. The
 //!   work between occurrences is still watched: learning starts again when the loop ends or changes.
 //!

@@ -9,7 +9,7 @@ pub type Clock<'a> = &'a dyn Fn() -> u64;
 /// wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct EntryTimes {
-    /// The time of the entry, in units of 2^`UNIT` nanoseconds. It wraps around after four minutes.
+    /// The time of the entry, in units of 2^`UNIT` nanoseconds. It wraps around after 2^38 ns (about 4.6 minutes).
     at: u32,
     /// The pause in nanoseconds; 0 if it was not measured.
     pub pause: u32,
@@ -33,7 +33,7 @@ pub(crate) struct Pauses {
     /// The thread whose wait returned last, and the time of that return in nanoseconds. `None` once the
     /// thread has launched something.
     returned: Option<(u32, u64)>,
-    /// The thread whose pause was measured last, and the pause in nanoseconds.
+    /// The thread whose pause was measured last, and the pause in nanoseconds. `None` once a history entry contains it.
     measured: Option<(u32, u32)>,
 }
 

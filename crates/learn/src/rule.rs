@@ -18,7 +18,7 @@ pub struct LearnedRule {
     /// True if helper threads make the call at the call site. Helper threads launch nothing
     /// themselves.
     pub(crate) helper: bool,
-    /// Of those followed threads (`threads`) that wait for the GPU, the one that launches most work.
+    /// The thread that launches most work, among the followed threads (`threads`) that wait for the GPU.
     pub(crate) thread: u8,
     /// The followed threads: those that launch for the loop of the rule.
     pub(crate) threads: Threads,
@@ -28,11 +28,12 @@ pub struct LearnedRule {
     /// Bit set of threads outside the engine (the followed threads) that launched more than a sixteenth as much as
     /// `thread` when the rule was chosen or last confirmed. These threads must not join the followed threads.
     pub(crate) rivals: u64,
-    /// Median work of an iteration, in launches. A graph counts as 32 launches (`GRAPH_WEIGHT`).
+    /// Median work of an interval between two occurrences of the call site, in launches. The interval is an iteration,
+    /// or one of its equal parts (see `more_parts`). A graph counts as 32 launches (`GRAPH_WEIGHT`).
     pub(crate) median: u32,
-    /// Work of the longest iteration, in launches.
+    /// Work of the longest interval between two occurrences of the call site, in launches.
     pub(crate) longest: u32,
-    /// Mean number of waits and copies per iteration, in tenths.
+    /// Mean number of waits and copies per occurrence of the call site, in tenths.
     pub(crate) waits: u32,
     pub(crate) periods: u32,
     pub(crate) agreeing: u32,

@@ -1,5 +1,5 @@
-//! Identifies the place in the program at which a wait occurs, by the call and the calls that its thread
-//! made before it.
+//! Identifies the place in the program at which a wait or a copy to the host occurs. The place is identified by this
+//! call and the calls that the same thread made before it.
 
 use crate::call::{SiteCall, token};
 use crate::trail::Trails;
@@ -44,7 +44,8 @@ pub(crate) fn key(trails: &Trails, thread: u32, call: SiteCall, helper: bool, le
     fold(tokens.fold(with_thread(hash, thread, helper), mix))
 }
 
-/// Returns the key of the latest launch in the thread's trail: a hash of this launch and those before it.
+/// Returns the key of the latest launch in the thread's trail (list of recent calls): a hash of the thread, this launch
+/// and up to seven launches before it.
 pub(crate) fn launch_key(trails: &Trails, thread: u32) -> u32 {
     let mut hash = u64::from(thread);
     let mut graphs = 0;
@@ -66,8 +67,8 @@ fn start(call: SiteCall, helper: bool) -> u64 {
 
 /// Adds the thread to the hash if it is a helper thread, which only copies and waits. Helper threads often form a pool.
 /// At level 0, whose key does not use this hash, the whole pool is one call site. At the other levels, each thread of
-/// the pool is a separate call site. For threads that launch, the key does not include the thread, because the learner
-/// tracks which of them to follow.
+/// the pool is a separate call site. For threads that launch, the key does not include the thread: the learner stores
+/// separately which of these threads it follows.
 fn with_thread(hash: u64, thread: u32, helper: bool) -> u64 {
     if helper {
         mix(hash, u64::from(thread))

@@ -1,5 +1,5 @@
-//! Tests of the learner, which finds the iterations in a stream of CUDA calls, with synthetic streams that resemble no
-//! recorded one.
+//! Tests of the learner, which finds the iterations in a stream of CUDA calls. The streams are synthetic, and differ
+//! from the recorded streams of real processes in `tests/streams`.
 
 use tllmprof_calls::Wait;
 use tllmprof_learn::{Boundary, Call, Learner, LearnerState, Trails};

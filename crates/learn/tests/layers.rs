@@ -64,7 +64,8 @@ impl Random {
     }
 }
 
-/// Replaces the times of records, which were assembled from pieces of a recording, so that time never runs backward.
+/// Replaces the times of records so that time never runs backward. The records were assembled from pieces of a
+/// recording, so their recorded times are not in order.
 fn in_time(records: Records) -> Records {
     /// The time that is put between two pieces, in nanoseconds. `MAX_APART` is the longest time between two records
     /// of the same piece.

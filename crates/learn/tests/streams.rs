@@ -32,7 +32,8 @@ macro_rules! streams {
     };
 }
 
-// In these streams a wait separates each true iteration from the next, and the learner finds that wait.
+// In most of these streams a wait or a copy to the host recurs in each true iteration, and the learner finds it. In
+// `nested_nowait` and `tp_leader_rank1` there are hardly any, and the learner finds the iterations by their launches.
 streams! {
     async_engine_eager async_engine_graph c_graph_recapture cb_async cb_graphs compiled_default
     compiled_reduce_overhead diffusion engine_full engine_piecewise hf_assisted hf_bart_beam
@@ -92,8 +93,8 @@ fn passes_are_the_inner_level() {
     }
 }
 
-/// In these streams there is no inner level (repeating parts of a step): the number of launches in a step varies, or a
-/// step is a single pass of the network.
+/// The learner must report no inner level (equal parts of which each step consists) for these streams: their steps do
+/// not consist of equal passes of a network.
 #[test]
 fn no_inner_level_is_offered_where_there_is_none() {
     for name in [
@@ -120,12 +121,12 @@ fn no_period_is_made_up() {
     assert!(boundaries.iter().all(|&count| count == 0));
 }
 
-/// Known limits of the learner: streams in which no wait distinguishes a true iteration from the next.
+/// Known limits of the learner: streams whose true iterations it does not find.
 mod limits {
     use super::*;
 
-    /// The program reads the loss at every tenth step. The stream has nine reads, too few to show that they
-    /// recur. With more reads, the learner would take ten steps for one iteration.
+    /// The program reads the loss only in every tenth step. The stream has too few reads to show that they recur, so
+    /// the learner must find no iterations. With three times as many reads, it takes ten steps for one iteration.
     #[test]
     fn train_every10() {
         let records = stream("train_every10");

@@ -12,8 +12,8 @@ use judged::{replay_level, share, take};
 /// Minimum share of true iterations in which the learner must report exactly one boundary.
 const MIN_SHARE: f64 = 0.95;
 
-/// Programs that wait less than once per iteration. Their true iterations are the inner level: the parts of the
-/// interval between two waits.
+/// Programs that wait less than once per true iteration, so that several true iterations lie between two waits. In
+/// these programs the learner has to count its inner level (the parts of the interval between two waits).
 const INNER: [&str; 6] = [
     "cfg",
     "jax_every_4",

@@ -52,8 +52,8 @@ impl WindowWait {
         }
     }
 
-    /// Returns the state for an open window (a recorded interval) that no client has requested. Used for a client that
-    /// is about to stop the window.
+    /// Returns the state for an open window (a range of iterations that is being captured) that no client has
+    /// requested. The server calls this function when a client stops the window.
     pub(crate) const fn planned() -> Self {
         Self {
             owner: None,

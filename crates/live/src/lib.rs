@@ -7,8 +7,8 @@
 //!
 //! A process that does not use CUDA has neither the thread nor the socket. The thread runs none of the program's
 //! signal handlers, holds none of the program's locks, and delays the end of the process by about a second at most.
-//! While no client is connected, it sleeps in one system call without a time-out. The number of clients, the length
-//! of a line, and the time for which a client may be silent are limited.
+//! While no client is connected, it sleeps in one system call, usually without a time-out. The number of clients, the
+//! length of a line, and the time for which a client may be silent are limited.
 //!
 //! [`socket`] manages the descriptors, [`folder`] chooses the socket's folder, [`clients`] reads and writes
 //! lines, and [`captures`] follows a window (a range of iterations to capture) from its request to its end.

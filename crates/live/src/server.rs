@@ -27,8 +27,8 @@ const WINDOW_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// The time that the listening thread sleeps after requests, so that no client can keep the thread and the
 /// process's locks busy.
 const PAUSE: Duration = Duration::from_millis(1);
-/// The largest number of times that the control socket is created: the first time, and again each time after the
-/// program has closed it.
+/// The largest number of times that the control socket is created: the first time, and again each time after the socket
+/// was closed or shut down.
 const MAX_SOCKETS_MADE: u32 = 16;
 
 struct Server {
@@ -115,8 +115,8 @@ impl Server {
             if end::is_asked() || own_threads::are_alone() {
                 return false;
             }
-            // The listening socket must be created again if it was shut down: by the program, by another process that
-            // shares it, or by this process to wake this thread.
+            // The listening socket must be created again if the program has closed its descriptor, or if it was shut
+            // down: by the program, by another process that shares it, or by this process to wake this thread.
             if has_hung_up || !self.listener.is_own() {
                 return true;
             }

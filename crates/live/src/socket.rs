@@ -78,8 +78,8 @@ lifecycle::at_fork! {
     parent: || OPEN.release_after_fork(),
 }
 
-/// Shuts down the listening socket, which wakes the thread that waits for clients. Returns true if the socket
-/// was open.
+/// Shuts down the listening socket, which wakes the thread that waits for clients. Returns false if the socket was not
+/// open, or if the table of descriptors stayed locked.
 pub(crate) fn hang_up() -> bool {
     let listener = LISTENER.load(Ordering::SeqCst);
     let Some(open) = OPEN.lock_for(TABLE_LOCK_TIMEOUT) else {
@@ -341,8 +341,8 @@ fn inode_at(path: &CString) -> Option<u64> {
     }
 }
 
-/// Removes the socket's file, if it still belongs to this process. No file is created after this call.
-/// Neither allocates nor frees memory.
+/// Removes the socket's file, if it still belongs to this process. No file is created after this call. This function
+/// neither allocates nor frees memory.
 pub(crate) fn remove() {
     let Some(mut name) = NAME.lock_for(NAME_LOCK_TIMEOUT) else {
         return;

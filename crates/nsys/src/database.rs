@@ -65,8 +65,8 @@ impl Row<'_> {
 }
 
 /// Returns the URI under which SQLite opens the file. The URI declares the file immutable, so that
-/// SQLite creates no files next to a database that uses a write-ahead log. A database whose log has
-/// content is not declared immutable, because SQLite has to read the rows in the log.
+/// SQLite creates no files next to a database that uses a write-ahead log. A database is not declared immutable if its
+/// write-ahead log or its rollback journal has content, because SQLite then has to read that file, too.
 fn name_for_reading(path: &Path) -> String {
     let mut uri = String::from("file:");
     for &byte in path.as_os_str().as_bytes() {
@@ -99,8 +99,8 @@ impl Database {
                 | OpenFlags::SQLITE_OPEN_NO_MUTEX
                 | OpenFlags::SQLITE_OPEN_URI,
         )?;
-        // The file may come from an untrusted source, so code in its schema (such as triggers and
-        // views) must not run.
+        // The file may come from an untrusted source, so its schema (such as triggers and views) must not call SQL
+        // functions that have side effects.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
         connection.pragma_update(None, "cell_size_check", true)?;
@@ -190,7 +190,7 @@ impl Database {
         })
     }
 
-    /// Returns true if the table has rows that satisfy the condition `wanted`.
+    /// Returns true if the table has rows that satisfy the condition `wanted`, or any rows if `wanted` is `None`.
     pub fn has(&self, table: &str, wanted: Option<RowRange<'_>>) -> bool {
         let query = format!("SELECT 1 FROM \"{table}\"{} LIMIT 1", condition(wanted));
         // If the table cannot be read, it counts as a table without rows.

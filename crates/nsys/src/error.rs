@@ -9,17 +9,18 @@ use tllmprof_foreign::NotFound;
 pub enum ExportError {
     /// SQLite failed to open or read the file. The field is SQLite's error.
     Database(rusqlite::Error),
-    /// A statement ran more instructions than a correct file of this size needs, so the file is
+    /// An SQL query ran more instructions of SQLite than it needs for a correct file of this size, so the file is
     /// damaged.
     Endless,
     /// The file is a database, but not an export of nsys.
     NotAnExport,
     /// The file is a report in nsys's own format, which only nsys can read, and nsys was not found.
     NoNsys,
-    /// The environment variable that should contain nsys's path names no executable file. The field is the text of
-    /// the error.
+    /// The environment variable `TLLMPROF_NSYS`, which contains the path of nsys, names no executable file. The field
+    /// is the text of the error.
     WrongNsys(String),
-    /// nsys failed to export its report. The field contains the reason.
+    /// nsys did not export its report: it failed, could not be started, or took too long. The field contains the
+    /// reason.
     NotExported(String),
     /// The temporary folder for the exported file could not be created.
     NoPlace(io::Error),
@@ -53,8 +54,8 @@ impl std::error::Error for ExportError {}
 impl From<rusqlite::Error> for ExportError {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
-            // SQLite statements are interrupted only when they exceed the limit on their
-            // instructions (see `Database::open`).
+            // SQLite interrupts a query only if the query exceeds the maximum number of instructions that
+            // `Database::open` sets.
             Some(rusqlite::ErrorCode::OperationInterrupted) => Self::Endless,
             _ => Self::Database(error),
         }

@@ -15,14 +15,15 @@ use crate::error::ExportError;
 const TIMEOUT: Duration = Duration::from_secs(600);
 /// Time between two checks for whether nsys has exited.
 const POLL: Duration = Duration::from_millis(50);
-/// Number of bytes at the end of nsys's output that are searched for its last line.
+/// Maximum number of bytes that are read from the end of nsys's output, to find the last line.
 const SAID: u64 = 4096;
 
-/// Exports a report to a file in a new temporary folder. Returns the folder and the file's path.
-/// The folder is removed when the returned `TempDir` is dropped.
+/// Runs the program `nsys` to export `report` to an SQLite file in a new temporary folder. Returns the folder and the
+/// file's path. The folder is removed when the returned `TempDir` is dropped.
 ///
 /// # Errors
-/// Returns an error if nsys is not found or fails.
+/// Returns an error if the folder cannot be created, or if nsys is not found, fails, or takes longer than
+/// [`TIMEOUT`].
 pub(crate) fn export(nsys: &Path, report: &Path) -> Result<(TempDir, PathBuf), ExportError> {
     export_by(nsys, report, TIMEOUT)
 }
@@ -62,7 +63,8 @@ fn export_by(
     }))
 }
 
-/// Waits until nsys exits. If that takes longer than `timeout`, kills nsys.
+/// Waits until nsys exits, and returns its exit status. If that takes longer than `timeout`, kills nsys and returns
+/// an error.
 fn wait(mut child: Child, timeout: Duration) -> Result<ExitStatus, ExportError> {
     let since = Instant::now();
     loop {
@@ -70,7 +72,8 @@ fn wait(mut child: Child, timeout: Duration) -> Result<ExitStatus, ExportError> 
             Ok(Some(status)) => return Ok(status),
             Ok(None) if since.elapsed() < timeout => sleep(POLL),
             failed => {
-                // The export has failed in any case, so errors of `kill` and `wait` do not matter.
+                // The export has failed: nsys took too long, or its status cannot be read. Errors of `kill` and
+                // `wait` change nothing about that, so they are ignored.
                 let _ = child.kill();
                 let _ = child.wait();
                 let why = match failed {
@@ -83,7 +86,8 @@ fn wait(mut child: Child, timeout: Duration) -> Result<ExitStatus, ExportError> 
     }
 }
 
-/// Returns the last line that nsys printed. `said` contains nsys's output.
+/// Returns the last line of nsys's output that is not blank, or an empty text if there is none. `said` is the file
+/// with the output.
 fn last_line(said: &mut File) -> String {
     let mut bytes = Vec::new();
     let length = said.metadata().map_or(0, |file| file.len());

@@ -14,7 +14,7 @@ use crate::ranges::{number, process};
 /// Data about the processes of an export and their machine.
 #[derive(Debug, Default)]
 pub struct ExportFacts {
-    /// Nanoseconds since 1970 at time 0 of the trace.
+    /// The Unix time at time 0 of the trace, in nanoseconds.
     pub epoch: i64,
     /// Version of the nsys that recorded the trace.
     version: String,
@@ -142,8 +142,9 @@ impl ExportFacts {
         Some(ranked?.rank)
     }
 
-    /// Returns data about a process, except its rank. Only the first `gpus` of the machine's GPUs are listed, because
-    /// the process used no GPU with a higher number.
+    /// Returns data about a process, except its rank. Of the GPUs of the machine, only the first `gpus` are listed:
+    /// the caller passes the largest number of a GPU that the process used, plus 1, or `usize::MAX` if the process
+    /// has no GPU work.
     pub fn infos(&self, process: i64, gpus: usize) -> Vec<(Info, String)> {
         let name = self.names.get(&process).map_or("", String::as_str);
         let is_started = self.command.split(' ').next() == Some(name);

@@ -34,7 +34,8 @@ pub(crate) fn find(
             return;
         }
         let domain = domains.name(&range);
-        // There are many ranges but few different names, so the result for each name is cached.
+        // `known` caches, for each name and domain, whether ranges with that name may be iterations. There are many
+        // ranges but only a few different names.
         let is_candidate = match range.text.number() {
             Some(id) => *known.entry((id, range.domain)).or_insert_with(|| {
                 finder.is_candidate(RangeSource::Nvtx, &range.text.get(database), domain)
@@ -72,7 +73,8 @@ pub(crate) fn find(
     Ok(finder.finish(&trace, &kernel))
 }
 
-/// Returns nsys's number for the main thread of a process, whose operating system id is that of the process.
+/// Returns nsys's number of the main thread of a process. `of` is nsys's number of the process. The operating system
+/// gives the main thread the same id as the process.
 const fn main_thread(of: i64) -> u64 {
     (of as u64) << 24 | number(of) as u64
 }
@@ -109,7 +111,7 @@ pub(crate) fn copy_kind(work: &WorkRow) -> CopyKind {
 /// nsys's number `of`. Ranges without an end are not used. Returns `None` if nothing remains.
 fn ranges_span(database: &Database, of: i64) -> Option<Span> {
     let mut span: Option<Span> = None;
-    // If the ranges cannot be read, the process is treated as having none.
+    // If the table of ranges is damaged, only the ranges before the damage are used.
     let _ = Range::each(database, Some(of), |range| {
         if range.is_open() {
             return;

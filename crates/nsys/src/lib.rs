@@ -1,10 +1,10 @@
 //! Reads exports of Nsight Systems (`nsys export --type sqlite`) in the same form as tllmprof's own records.
 //!
-//! [`open`] returns the processes that used CUDA, each as a [`Recording`](tllmprof_report::Recording). Windows and
-//! iterations come from the ranges of tllmprof's NVTX domain, or else `tllmprof_foreign` finds them. Calls, kernels
-//! and copies come from nsys's CUDA trace. Calls and GPU work are kept in memory, about ten bytes each. Missing tables
-//! and columns are treated as empty. Rows with invalid times are left out and counted. The reader was checked with
-//! exports of nsys 2023.4 to 2026.2.
+//! [`open`] returns processes of an export, each as a [`Recording`](tllmprof_report::Recording). If tllmprof ran in
+//! the traced program, it opened NVTX ranges in a domain of its own, and windows and iterations come from these
+//! ranges. Otherwise `tllmprof_foreign` finds the iterations. Calls, kernels and copies come from nsys's CUDA trace.
+//! Calls and GPU work are kept in memory, about ten bytes each. Missing tables and columns are treated as empty. Rows
+//! with invalid times are left out and counted. The reader was checked with exports of nsys 2023.4 to 2026.2.
 //!
 //! Times are nanoseconds since nsys started, not `CLOCK_MONOTONIC`. They cannot be compared with times in other files.
 
@@ -59,7 +59,8 @@ const TABLES: [&str; 4] = [
 ];
 
 /// Returns true if the file may be an export of nsys, or a report of nsys that must be exported first. This is so if
-/// its first bytes (`beginning`) are those of an SQLite database, or if its name ends in `.sqlite` or like a report's.
+/// its first bytes (`beginning`) are those of an SQLite database, or if its name ends in `.sqlite`, `.nsys-rep` or
+/// `.qdrep`.
 #[must_use]
 pub fn is_of_nsys(path: &Path, beginning: &[u8]) -> bool {
     let is_called_so = path
@@ -77,16 +78,16 @@ pub fn is_report(path: &Path) -> bool {
     })
 }
 
-/// Returns the processes in which tllmprof counted iterations. If there are none, returns the processes that used CUDA
-/// (or, if none did, those with NVTX ranges), sorted by the GPUs that they used. A report in nsys's own format is first
-/// exported by `nsys`. `step` is the rule for iterations that the user typed.
+/// Returns the processes in which tllmprof counted iterations. If there are none, returns the processes that used
+/// CUDA (or, if none did, those with NVTX ranges), sorted by the GPUs that they used. A report in nsys's own format
+/// is first exported by `nsys`. `step` is the rule for iterations that the user typed.
 ///
-/// A process's rank comes from the environment in the trace or from the file's name. If neither
-/// contains a rank, or if there are several processes, ranks are numbered in the order of the
-/// processes.
+/// A process's rank comes from environment variables in the trace or from the file's name. If neither contains a
+/// rank, or if there are several processes, ranks are numbered in the order of the processes.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read or if `step` matches nothing.
+/// Returns an error if nsys cannot export its report, if the file is not an export or cannot be read, or if
+/// iterations are searched for and `step` matches nothing in any process.
 pub fn open(
     path: &Path,
     nsys: &Path,
@@ -163,7 +164,8 @@ impl Opening<'_> {
 
     /// Returns the processes of an export without iterations counted by tllmprof: those with GPU work; if there are
     /// none, those with CUDA calls; if there are none, those with NVTX ranges. If there are none either, returns one
-    /// empty process. Iterations are found by rules, by known range names, or by repeating calls.
+    /// empty process. Iterations are found by the user's rule, by known names of ranges, or by repeating calls. If
+    /// none are found, the whole trace counts as one iteration.
     fn found(
         mut self,
         folder: Option<TempDir>,

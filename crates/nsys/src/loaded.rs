@@ -48,8 +48,8 @@ pub struct Events {
 pub struct IndexedNames {
     /// nsys's number of each name. A name's position in this list is its index.
     numbers: Vec<i64>,
-    /// For each of nsys's numbers up to [`MAX_LISTED`], the index of the name plus 1; 0 if the
-    /// number has no index yet.
+    /// For each of nsys's numbers below [`MAX_LISTED`], the index of the name plus 1; 0 if the number has no index
+    /// yet. The list only extends to the largest number that has an index.
     listed: Vec<u32>,
     others: HashMap<i64, u32>,
 }
@@ -236,8 +236,8 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
             .add(reason);
     }
 
-    /// Counts a row of `process`. Returns true if the row may be stored, and false if the maximum number of rows is
-    /// reached.
+    /// Returns true if a row of `process` may be stored, and counts it as stored. If [`MAX_ROWS`] rows have been
+    /// stored, returns false and counts the row as left out.
     fn has_room(&mut self, process: i64) -> bool {
         let has_room = self.rows < MAX_ROWS;
         match has_room {
@@ -343,10 +343,12 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
         (self.is_wanted)(process, start).then_some((start, took))
     }
 
-    /// Returns the number of the GPU on which a row's work ran, and the number of its stream in a tllmprof record.
+    /// Returns the number of the GPU on which a row's work ran, and a 16-bit number for its stream, as in tllmprof
+    /// records. Stream numbers of nsys may be larger, and are then replaced by unused numbers.
     ///
     /// # Errors
-    /// Returns the reason why the work cannot be converted to the form of a tllmprof record.
+    /// Returns the reason why the work has to be left out: the number of its GPU is over 255, or no unused stream
+    /// number is left.
     fn place(&mut self, row: &Row<'_>) -> Result<(u8, u16), LeftOutReason> {
         let device = row.number(2).unwrap_or(0);
         let device = u8::try_from(device).map_err(|_| LeftOutReason::UnknownGpu)?;

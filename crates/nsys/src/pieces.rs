@@ -84,8 +84,8 @@ impl<R: Packed> Pieces<R> {
         self.packed.sort_by_key(|piece| piece.start);
     }
 
-    /// Adds the rows of `other`. A row of `other` comes after the rows of `self` with the same
-    /// start.
+    /// Adds the rows of `other`, for which [`finish`](Self::finish) must have been called. A row of `other` comes
+    /// after the rows of `self` with the same start. The rows of `self` are finished, too.
     pub fn append(&mut self, other: Self) {
         self.pack();
         let number = self.packed.len();

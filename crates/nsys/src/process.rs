@@ -29,7 +29,8 @@ use crate::windows::Windows;
 /// alternative columns.
 const NAMES: [&str; 2] = ["mangledName", "demangledName|shortName"];
 
-/// Maximum number of nodes of CUDA graphs that are read. If an export has more, the scopes of its kernels stay unknown.
+/// Maximum number of nodes of CUDA graphs that are read from one process. If a process has this many nodes or more,
+/// the scopes (such as layers) of all kernels in its graphs stay unknown.
 const NODES: usize = 1 << 20;
 
 /// Estimated time that nsys takes to record a call or a range, in nanoseconds. A measurement with
@@ -45,8 +46,7 @@ pub struct Shared {
     pub calls: IndexedNames,
     /// Names of kernels. `WorkRow::name` is the index of a name in this list.
     pub kernels: IndexedNames,
-    /// True if the export has only one process. Rows that name no process then belong to that
-    /// process.
+    /// True if only one process is read from the export. Rows that name no process then belong to that process.
     pub is_one: bool,
     /// Kinds of data, calls or GPU work, of which the whole export has none.
     pub lacks: Vec<Data>,
@@ -70,8 +70,8 @@ pub struct ExportProcess {
     process: i64,
     header: Header,
     windows: Windows,
-    /// The iterations that were found by rules, by known range names, or by repeating calls; `None` if tllmprof counted
-    /// the iterations.
+    /// The iterations that were found in the trace: by the user's rule, by known names of ranges, by repeating calls,
+    /// or the whole trace as one iteration. `None` if tllmprof counted the iterations.
     found: Option<FoundIterations>,
     events: Events,
     infos: Vec<(Info, String)>,
@@ -151,8 +151,8 @@ impl ExportProcess {
         }
     }
 
-    /// Takes the scopes (such as layers) of graph kernels from a tllmprof record of a program with
-    /// the same graphs.
+    /// Assigns scopes (such as layers) to the kernels of CUDA graphs. `scopes` comes from a tllmprof record of a
+    /// program that has the same graphs.
     ///
     /// # Errors
     /// Returns an error if the export cannot be read.
@@ -182,8 +182,8 @@ impl ExportProcess {
                 }
             })?;
         }
-        // If graph nodes were dropped because there were too many, the graphs are incomplete and
-        // cannot be compared with those of the record.
+        // If `room` is 0, further nodes may have been dropped. Then some graphs are incomplete and cannot be compared
+        // with those of the record.
         let known = match room {
             0 => BTreeMap::new(),
             _ => scopes.find_nodes(&execs),
@@ -200,8 +200,9 @@ impl ExportProcess {
         rows.saturating_add(self.shared.database.count("NVTX_EVENTS"))
     }
 
-    /// Converts a time of nsys, in nanoseconds, to ticks. A tick is a nanosecond, too, but ticks count from an
-    /// earlier moment, so that no time is negative.
+    /// Converts a time of nsys, in nanoseconds, to ticks. A tick is a nanosecond, too, but must not be negative. So
+    /// if the first window starts at a negative time, tick 0 is that start; otherwise tick 0 is nsys's time 0. A time
+    /// before tick 0 becomes 0.
     fn ticks(&self, moment: i64) -> u64 {
         u64::try_from(moment.saturating_add(self.shift)).unwrap_or(0)
     }
@@ -388,8 +389,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Passes to the caller's function the iterations that were found by rules, by known range names, or by repeating
-    /// calls.
+    /// Passes to the caller's function the iterations that were found in the trace; none if tllmprof counted the
+    /// iterations itself, because these come from its ranges.
     fn found(&mut self) {
         let process = self.process;
         for one in process.found.iter().flat_map(|found| &found.iterations) {
@@ -601,7 +602,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
     }
 }
 
-/// Returns the cache entry at the index `place`. The list grows if it is too short.
+/// Returns the entry of the cache `known` at the index `place`. Makes the list longer if it is too short.
 fn known_of<T: Clone>(known: &mut Vec<Option<T>>, place: u32) -> &mut Option<T> {
     let place = place as usize;
     if place >= known.len() {

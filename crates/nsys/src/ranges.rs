@@ -31,8 +31,8 @@ pub struct Domains(HashMap<(i64, i64), String>);
 /// An NVTX range, or an NVTX mark, which has no duration.
 #[derive(Debug)]
 pub struct Range {
-    /// nsys's number of the thread on which the range ended. The number also identifies the
-    /// process.
+    /// nsys's number of the thread on which the range ended or, if that is not in the export, began. The number also
+    /// identifies the process.
     pub thread: i64,
     pub start: i64,
     pub end: i64,
@@ -132,8 +132,8 @@ impl Range {
         of: Option<i64>,
         mut each: impl FnMut(Self),
     ) -> Result<(), ExportError> {
-        // Exports differ in the columns for payloads: some exports have a column for each type, and other exports
-        // only for the types that occur in the report.
+        // The last four columns are for payloads. Some exports have such a column for each type, and others only for
+        // the types that occur in the report. A missing column is read as empty.
         let columns = [
             "eventType",
             "start",

@@ -18,8 +18,8 @@ pub(crate) struct Ids {
     last: StringId,
 }
 
-/// The strings and the rows of the call table that the current pass over the data has already
-/// passed to its caller.
+/// The strings, and the rows of the table of CUDA calls, that the current pass over the data has already passed to
+/// its caller.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
     strings: HashSet<StringId>,
@@ -86,8 +86,8 @@ impl Written {
         self.strings.contains(&id)
     }
 
-    /// Returns true if the caller of this pass has not received this row of the call table yet, and
-    /// marks the row as passed on.
+    /// Returns true if the caller of this pass has not received this row of the table of CUDA calls yet, and marks
+    /// the row as passed on.
     pub(crate) fn row(&mut self, row: u8) -> bool {
         self.rows.insert(row)
     }

@@ -396,8 +396,8 @@ fn files(folder: &Path) -> Vec<std::ffi::OsString> {
     files.map(|file| file.unwrap().file_name()).collect()
 }
 
-/// Checks that reading an export creates no files next to it. SQLite creates such files for a database with a
-/// write-ahead log, even if it only reads the database.
+/// Checks that reading an export creates no files next to it. SQLite would create such files for a database that uses
+/// a write-ahead log, unless it is told that the database is immutable.
 #[test]
 fn nothing_is_made_beside_an_export() {
     let folder = scratch();

@@ -32,8 +32,9 @@ fn report(path: &Path, step: Option<&str>) -> Result<Value, ExportError> {
     Ok(serde_json::from_slice(&bytes).unwrap())
 }
 
-/// Writes an export with `steps` iterations for each process. Both the processes and the rows of
-/// each process are in reverse order, which the reader must handle.
+/// Writes an export with `steps` iterations for each process. The process at index n of `pids` uses GPU n. If `range`
+/// is not empty, each iteration has an NVTX range of that name. Both the processes and the rows of each process are
+/// written in reverse order, which the reader must handle.
 fn serve(path: &Path, pids: &[i64], steps: i64, range: &str) {
     let mut export = Export::new(path, Schema::Full);
     export.domain(MAIN, 3, "engine");
@@ -277,8 +278,8 @@ fn gpus_and_streams_are_kept_apart_whatever_their_numbers_are() {
     let scratch = scratch();
     let path = scratch.path().join("many.sqlite");
     serve(&path, &[PID], 20, "");
-    // These numbers are larger than a short field can hold: GPU 16 would become GPU 0 if it were cut to 4 bits, and
-    // stream 4103 would become stream 7 if it were cut to 12 bits.
+    // Add kernels on GPU 16 and stream 4103. If a reader kept only the lowest 4 bits of a GPU's number and the lowest
+    // 12 bits of a stream's number, it would take them for GPU 0 and stream 7, which the export has, too.
     let copies = "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL (start, end, deviceId, streamId, correlationId, globalPid, demangledName, shortName)
          SELECT start, end - 10000, deviceId + 16, 4103, correlationId, globalPid, demangledName, shortName
          FROM CUPTI_ACTIVITY_KIND_KERNEL";
@@ -335,7 +336,7 @@ fn an_export_of_a_program_without_cuda_is_no_error() {
     assert!(said.contains("no GPU work"), "{said}");
 }
 
-/// Number of exports with random changes that the test reads.
+/// Number of damaged copies of an export that the test reads.
 const TRACES: usize = 300;
 
 #[test]
@@ -351,7 +352,7 @@ fn mutated_exports_harm_nothing() {
         let at = step * 104_729 % (bytes.len() - 512);
         match step % 3 {
             0 => copy.truncate(bytes.len() * (step + 1) / (TRACES + 1)),
-            // In every third export only three bytes are changed, so that most of its rows remain readable.
+            // In every third copy only three bytes are changed, so most of its rows remain readable.
             1 => copy[at..at + 3]
                 .iter_mut()
                 .for_each(|byte| *byte ^= step as u8 | 1),
@@ -369,7 +370,7 @@ fn mutated_exports_harm_nothing() {
     assert!(read > 50 && refused > 20, "{read} read, {refused} refused");
 }
 
-/// Returns the path of a trace from another project, or `None` if it is missing.
+/// Returns the path of a trace from another project, which is compressed with xz; `None` if the file is missing.
 fn shared(name: &str) -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
     let traces = std::env::var_os("TLLMPROF_TRACES").map_or(beside, PathBuf::from);

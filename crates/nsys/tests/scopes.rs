@@ -15,8 +15,8 @@ const PID: i64 = 4000;
 const MAIN: i64 = thread(PID, PID);
 const OWN: i64 = 1;
 
-/// The nodes of a graph, in order. A node is the name of a kernel and the scope (such as a layer) in which the kernel
-/// was captured, or `None` if the scope was not recorded.
+/// The nodes of a graph, in order. A node has the name of a kernel, and the scope (such as a layer) in which the
+/// kernel was captured. The scope is empty if no scope was open, and `None` if it was not recorded.
 type Graph = &'static [(&'static str, Option<&'static str>)];
 
 const MODEL: Graph = &[
@@ -25,7 +25,8 @@ const MODEL: Graph = &[
     ("gemm", None),
     ("sample", Some("")),
 ];
-/// Two graphs of one model, one for each layer. Both graphs have the same kernels, but in different scopes (layers).
+/// Two graphs of one model, one for each layer. Both graphs have the same kernels, but the kernel `attn` has a
+/// different scope (layer) in each.
 const PIECES: [Graph; 2] = [
     &[("rope", Some("model.attn")), ("attn", Some("layers.0"))],
     &[("rope", Some("model.attn")), ("attn", Some("layers.1"))],

@@ -4,11 +4,11 @@
 //! - KERNELS: number of iterations with recorded kernels.
 //! - EXPERTS: number of experts in each layer, or 0 for none. If there are experts, the record says that the program's
 //!   routers were replaced by routers that send the same number of tokens to each expert.
-//! - BATCHES: 0 if batches are not known.
+//! - BATCHES: 0 if the record should not contain the batches of iterations.
 //! - STACKS: rate of sampled stacks, in Hz.
 //! - PAUSES: 1 if the engine sometimes waits for requests.
-//! - TIMED: if N, GPU times are recorded in the first of every N blocks of eight iterations.
-//! - SCOPES: 1 if the layers of kernels are known.
+//! - TIMED: a number N. GPU times are recorded only in the first of every N consecutive blocks of eight iterations.
+//! - SCOPES: 1 if the record should contain the layers of the model that launch the kernels.
 //!
 //! ```text
 //! cargo run --release -p tllmprof-page --example engine_record -- OUT [RANK [ITERATIONS [LAYERS [KERNELS [EXPERTS [BATCHES [STACKS [PAUSES [TIMED [SCOPES]]]]]]]]]]

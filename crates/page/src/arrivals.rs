@@ -10,7 +10,8 @@ use crate::columns::Columns;
 /// - the numbers of the iterations;
 /// - for each iteration, the index of the process for which the other processes waited, or the number of processes if
 ///   there was none;
-/// - for each iteration, the cause of that process's lateness in words;
+/// - for each iteration, the main cause of that process's lateness as text; empty if there is no such process or
+///   cause;
 /// - for each iteration and process, the lateness relative to the median rank in microseconds plus 1, or 0 if the
 ///   lateness is not known.
 pub(crate) fn columns(arrivals: &Arrivals) -> Columns {

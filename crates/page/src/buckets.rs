@@ -45,9 +45,10 @@ impl Buckets {
         self.counts.iter().sum()
     }
 
-    /// Returns, for each bucket, true if the page shows its events. The first bucket is always chosen. Further buckets
-    /// are chosen as long as all chosen buckets together have at most `room` events: first the slowest iterations and
-    /// their neighbours, then iterations from all windows in turn, beginning with the first iteration of each window.
+    /// Returns, for each bucket, true if the page shows its events. The first bucket is always shown. The other
+    /// buckets are tried one after the other: first those of the slowest iterations and their neighbours, then those
+    /// of iterations from all windows in turn, beginning with the first iteration of each window. A bucket is shown
+    /// if all shown buckets together then have at most `room` events.
     pub(crate) fn choose(&self, process: &Process, room: u64) -> Vec<bool> {
         let mut shown = vec![false; self.counts.len()];
         shown[0] = true;

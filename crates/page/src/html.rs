@@ -24,8 +24,8 @@ pub(crate) fn write(
         .processes
         .first()
         .map_or("", |process| &process.facts.command);
-    // This content security policy forbids the page to load anything. The page shows texts from
-    // records, which may come from an attacker.
+    // The content security policy forbids the page to load anything. This limits the harm of texts from records,
+    // which the page shows and which may come from an attacker.
     write!(
         to,
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -86,7 +86,7 @@ fn show(value: &mut Value) {
     }
 }
 
-/// Returns a text escaped for HTML, with control characters replaced.
+/// Returns a text escaped for HTML. Control characters other than line breaks are replaced by U+FFFD.
 fn text(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

@@ -175,7 +175,8 @@ fn shown_value(kind: Kind) -> Option<Key> {
     row.value.filter(is_shown)
 }
 
-/// Returns true if the page draws the metric as a curve. It draws metrics that show how busy a GPU is, and its power.
+/// Returns true if the page draws the metric as a curve. It draws metrics that show how busy a GPU, its memory and
+/// its links are, and the GPU's power.
 const fn is_drawn_metric(metric: Metric) -> bool {
     metric.has_mean()
         && !matches!(
@@ -223,7 +224,8 @@ impl SecondPass<'_> {
         let name = self.number(item);
         let value = match shown_value(item.kind) {
             Some(_) => item.value,
-            // In place of the value, the page gets the number of the launch plus 1, or 0 if the launch is not known.
+            // In place of the value, the page gets the number of the launch that the item belongs to, plus 1. It gets
+            // 0 if the item belongs to no launch that is known.
             None => self
                 .interpreter
                 .launch(item)

@@ -22,8 +22,8 @@ pub(crate) enum TrackKey {
 }
 
 impl TrackKey {
-    /// Returns the page's track for the items of a timeline's track; `None` if the page does not
-    /// draw these items.
+    /// Returns the track on which the page draws the items of `track`, a track of the crate `tllmprof_timeline`;
+    /// `None` if the page does not draw these items.
     pub(crate) const fn find(track: On) -> Option<Self> {
         Some(match track {
             On::Thread(tid) => Self::Thread { tid },
@@ -96,7 +96,7 @@ impl TrackEvent {
 /// A track (row of the timeline) with its events.
 #[derive(Debug)]
 pub(crate) struct Track {
-    /// The number of the name of the thread or GPU that the track belongs to.
+    /// The number, in the page's table of names, of the name of the thread or GPU that the track belongs to.
     name: u32,
     pub items: Vec<TrackEvent>,
 }
@@ -114,8 +114,9 @@ impl Track {
             .sort_by_key(|item| (item.start, std::cmp::Reverse(item.duration)));
     }
 
-    /// Adds the columns of the track: its type, the number of its name, its GPU or thread, its
-    /// stream, the number of its events, and the events.
+    /// Adds the track to the page's columns: its type, the number of its name, its GPU or thread, its stream, the
+    /// number of its events, and one column for each property of the events. Starts of events are relative to `base`,
+    /// in nanoseconds.
     pub(crate) fn put(&self, key: TrackKey, base: u64, columns: &mut Columns) {
         let (kind, id, stream) = match key {
             TrackKey::Steps { device } => (0, u64::from(device), 0),

@@ -53,8 +53,8 @@ fn there_is_one_figure_for_each_share_and_little_is_unexplained() {
             "{name}"
         );
         assert_eq!(process["dropped"], 0, "{name}");
-        // The report's share of waits also contains waits that are so small that they have no row of their own in the
-        // table of time by cause (the ledger).
+        // The share of waits must be the mean wait divided by the mean duration. It is not compared with the ledger
+        // (the table of time by cause), in which small waits have no row of their own.
         let inside = &process["inside"];
         let waits = inside["wait"]["mean_ns"].as_f64().unwrap();
         let share = inside["wait_share"].as_f64().unwrap();

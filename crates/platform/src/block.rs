@@ -102,7 +102,8 @@ pub fn set_counting(cells: *const c_void, trail: *const c_void) -> usize {
     arch::block().expose_provenance()
 }
 
-/// Does the same as [`set_counting`] for another thread.
+/// Sets the call counters and the trail of another thread. `thread` is the number that [`set_counting`] returned on
+/// that thread.
 ///
 /// # Safety
 /// `thread` came from [`set_counting`] on a thread that is still alive and does not read the words at the same time.

@@ -33,8 +33,8 @@ impl OwnFile {
         })
     }
 
-    /// Returns the file, or `None` if the descriptor no longer belongs to the file, because the program has closed or
-    /// reused the number.
+    /// Returns the file. Returns `None` if it was closed by [`OwnFile::close`], or if the descriptor no longer
+    /// belongs to the file, because the program has closed or reused the number.
     pub fn get(&self) -> Option<&File> {
         self.file.as_ref().filter(|file| self.is(file))
     }

@@ -62,7 +62,7 @@ lifecycle::global! {
     static CONTEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 }
 
-/// Returns true if the process has loaded the driver.
+/// Returns true if the process has loaded the driver, even if the driver was unloaded since.
 pub fn is_loaded() -> bool {
     Driver::is_known()
 }
@@ -130,7 +130,8 @@ impl Driver {
         })
     }
 
-    /// Returns true if the process has loaded a driver, even if it was unloaded since.
+    /// Returns true if the process has a driver loaded, or if the library found a driver before and that driver was
+    /// unloaded since.
     pub fn is_known() -> bool {
         DRIVER.get().is_some() || Self::get().is_some()
     }
@@ -312,8 +313,8 @@ impl Driver {
         })
     }
 
-    /// Runs `act` in each primary context that the program uses, until `act` returns true. Afterwards the calling
-    /// thread has no context.
+    /// Runs `act` in each primary context that the program uses, until `act` returns true. If at least one context
+    /// was used, the calling thread has no current context afterwards.
     fn each_primary_context(&self, mut act: impl FnMut() -> bool) {
         let mut is_enough = |ordinal| self.in_primary_context(ordinal, &mut act) == Some(true);
         (0..self.devices()).any(&mut is_enough);

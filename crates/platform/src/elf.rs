@@ -150,8 +150,8 @@ impl ElfModule {
             memory,
             tables: Tables::default(),
         };
-        // The values of entries with small tags are collected in an array, indexed by tag. A
-        // starting process reads about a hundred dynamic sections, so this must be fast.
+        // The array `values` collects the values of those entries of the dynamic section that have small tags,
+        // indexed by tag. A starting process reads about a hundred dynamic sections, so this must be fast.
         let mut values = [0; DT_JMPREL as usize + 1];
         let (mut gnu_hash, mut versym, mut verneed, mut verdef) = (0, 0, 0, 0);
         module.each_dynamic(|tag, value| {

@@ -24,7 +24,7 @@ pub fn has(is_meant: impl Fn(&[u8]) -> bool) -> bool {
     !find(|entry| is_meant(entry.name())).is_null()
 }
 
-/// Returns the value of a variable like `getenv` does, or null if it is not set.
+/// Returns the value of the variable `name` as a terminated string, as `getenv` does. Returns null if it is not set.
 pub fn value(name: &[u8]) -> *const c_char {
     let entry = find(|entry| entry.has_name(name));
     if entry.is_null() {
@@ -84,9 +84,10 @@ fn find(is_it: impl Fn(Variable) -> bool) -> *const c_char {
 ///
 /// `setenv` may free the list of variables while another thread is reading it, for example a thread of
 /// another preloaded profiler. So this function makes a new list, installs it with one store, and does not
-/// free the old list. The first and the last variable keep their places in the list. Some programs write their
-/// title over their arguments and variables. They compute the available length from the first and the last variable,
-/// and do not check that all variables lie in between.
+/// free the old list. New variables are inserted before the last one, so that the first and the last variable of the
+/// list stay the same. This matters to programs that change their process title, which `ps` shows: they write it over
+/// the memory of their arguments and variables. Some compute the available length from the first and the last
+/// variable, and do not check that all variables lie in between.
 pub fn publish(changes: &[(&str, Option<&[u8]>)]) {
     let is_changed = |entry: &CStr| {
         let entry = entry.to_bytes();
@@ -126,8 +127,9 @@ pub fn publish(changes: &[(&str, Option<&[u8]>)]) {
 /// Type of `__msan_unpoison` (sanitizer/msan_interface.h).
 type Unpoison = unsafe extern "C" fn(*const c_void, usize);
 
-/// Returns `__msan_unpoison`, if the program was built with MemorySanitizer. Such a program aborts when it reads
-/// memory that uninstrumented code (such as this library) has written, unless that code has called this function.
+/// Returns `__msan_unpoison` if the program was built with MemorySanitizer, otherwise `None`. Such a program aborts
+/// when it reads memory that uninstrumented code (such as this library) has written, unless that code has called
+/// `__msan_unpoison` for the memory.
 fn memory_sanitizer() -> Option<Unpoison> {
     let mut found = None;
     elf::walk(|module| {

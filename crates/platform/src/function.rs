@@ -6,8 +6,8 @@ use core::mem::transmute_copy;
 /// Returns the function at `address` as a function pointer of type `F`, or `None` if the address is null.
 ///
 /// # Safety
-/// A function of this type is at the address for as long as the pointer is used. If `F` is not an `unsafe fn`, the
-/// function can be called with any arguments of their types.
+/// A function of type `F` is at the address for as long as the pointer is used. If `F` is not an `unsafe fn`, the
+/// function can be called with any values of its argument types.
 #[inline]
 pub unsafe fn at<F: Copy>(address: *mut c_void) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };

@@ -80,8 +80,9 @@ pub fn lead(
     is_whole.then_some(count)
 }
 
-/// Returns the function that the loader would bind to `name` for `module`, as far as can be determined.
-/// Searches the initially loaded modules in load order, then `module` itself and the modules that it needs.
+/// Returns the function that the loader would bind to `name` for `module` if this library were not loaded, as far as
+/// can be determined. Searches the initially loaded modules in load order, then `module` itself and the modules that
+/// it needs.
 pub fn binding(
     module: &ElfModule,
     name: &CStr,

@@ -24,7 +24,7 @@ mod regions;
 /// program's allocator.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The size in bytes from which on a block gets a separate mapping.
+/// A block of at least this number of bytes gets a memory mapping of its own.
 const LARGE: usize = 256 * 1024;
 
 type Heap = Dlmalloc<Pages>;
@@ -48,8 +48,9 @@ lifecycle::at_fork! {
     parent: || HEAP.release_after_fork(),
 }
 
-/// Runs in the child of a fork. If another thread was allocating during the fork, the heap stays locked in the child
-/// for ever, and the program's allocator is used instead.
+/// Runs in the child of a fork, and releases the heap's lock, which the forking thread acquired before the fork. If
+/// that thread could not acquire it, because another thread was allocating, the heap stays locked in the child for
+/// ever. The child then uses the program's allocator.
 fn in_child(alone: &OnlyThread) {
     HEAP.break_open_if_held(alone);
 }
@@ -111,10 +112,10 @@ fn is_large(layout: Layout) -> bool {
     layout.size() >= LARGE && layout.align() <= regions::PAGE
 }
 
-// SAFETY: a block is a region, lies in a region of the heap, or belongs to the system allocator. Its address and size
-// show which of these three cases applies, and so how to free the block. A region exists as long as a block in it. The
-// heap is used under its lock, and the functions do not unwind. (They are not inlined, because otherwise every function
-// that allocates would contain a copy.)
+// SAFETY: a block is a region (a memory mapping of this heap), lies in a region, or belongs to the system allocator.
+// Its address and size show which of these three cases applies, and so how to free the block. A region exists as long
+// as a block in it. The heap is used under its lock, and the functions do not unwind. (They are not inlined, because
+// otherwise every function that allocates would contain a copy.)
 unsafe impl GlobalAlloc for OwnHeap {
     #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

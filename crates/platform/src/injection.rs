@@ -1,11 +1,12 @@
 //! The library that receives NVTX calls in this process (NVTX calls it an injection library).
 //!
-//! Each module that uses NVTX loads the library that `NVTX_INJECTION64_PATH` names, at its first range. So
-//! only one library is notified, unless that library passes the calls on to another one. If the steps (iterations) of
-//! the program are to be found by NVTX ranges, this library puts its own path into the variable, and passes calls on to
-//! the *tool* that the variable named before. Child processes inherit the variable, with or without the preload. So its
-//! former value is stored in a second variable, from which the library in a child process learns the path of the tool.
-//! The library in the child then does not pass calls to itself, and can restore the first variable.
+//! Each module that uses NVTX loads the library that `NVTX_INJECTION64_PATH` names, when the module makes its first
+//! NVTX range. So only one library is notified, unless that library passes the calls on to another one. If the steps
+//! (iterations) of the program are to be found by NVTX ranges, this library puts its own path into the variable, and
+//! passes calls on to the *tool*: the library that the variable named before. Child processes inherit the variable,
+//! even those that do not preload this library. So the variable's former value is stored in a second variable, from
+//! which this library in a child process learns the path of the tool. Without the second variable, it could neither
+//! find the tool nor restore the first variable.
 
 use core::ffi::CStr;
 use std::ffi::{CString, OsStr, OsString};
@@ -21,8 +22,8 @@ use crate::resolve;
 
 /// Environment variable that names the library to which NVTX sends its calls.
 pub const VARIABLE: &str = "NVTX_INJECTION64_PATH";
-/// The environment variable that contains the former value of [`VARIABLE`] while [`VARIABLE`] names this library.
-/// Empty if [`VARIABLE`] was not set before.
+/// The environment variable that contains the former value of [`VARIABLE`] while [`VARIABLE`] names this library. It is
+/// set to an empty text if [`VARIABLE`] was not set before.
 const BEFORE: &str = "TLLMPROF_NVTX_CHAIN";
 
 /// Prefixes of environment variables that profilers set in the processes that they start. The first one is set by nsys;
@@ -40,7 +41,8 @@ lifecycle::global! {
     static FOUND: OnceBox<InitialVariables> = OnceBox::new();
 }
 
-/// The values of the two NVTX variables when this library was loaded.
+/// The path of this library's file, and the state of the variables [`VARIABLE`] and [`BEFORE`] when this library was
+/// loaded.
 struct InitialVariables {
     /// Path of this library's file, if it can be determined.
     us: Option<PathBuf>,
@@ -56,7 +58,7 @@ fn found() -> &'static InitialVariables {
 }
 
 impl InitialVariables {
-    /// Reads the two NVTX variables. `us` is the path of this library's file.
+    /// Reads the variables [`VARIABLE`] and [`BEFORE`]. `us` is the path of this library's file.
     fn from_variables(us: Option<PathBuf>) -> Self {
         let named = variable(VARIABLE);
         let inherited = named.as_deref().is_some_and(|named| {
@@ -72,9 +74,9 @@ impl InitialVariables {
     }
 }
 
-/// If `wanted` is true, puts this library's path into the NVTX variable, so that NVTX sends its calls to this
-/// library. Otherwise restores the variable if it contains this library's path. Called when the library is loaded,
-/// because NVTX may read the variable at any time after that.
+/// If `wanted` is true, puts this library's path into [`VARIABLE`], so that NVTX sends its calls to this library.
+/// Otherwise restores [`VARIABLE`] if a parent process has put this library's path there. Called when the library is
+/// loaded, because NVTX may read the variable at any time after that.
 pub fn start(wanted: bool) {
     // Most processes need no NVTX ranges for their steps, and did not inherit the variable. They need neither a change
     // nor the path of this library's file.
@@ -154,8 +156,8 @@ fn is_like(us: Option<&Path>, path: &OsStr) -> bool {
     us.is_some_and(|us| us.file_name() == Path::new(path).file_name())
 }
 
-/// Returns true if this library, or a copy of it, has put its path into the NVTX variable in this process or
-/// in a parent.
+/// Returns true if this library, or a copy of it, has put its path into [`VARIABLE`] in this process or in a parent
+/// process.
 fn has_chain() -> bool {
     std::env::var_os(BEFORE).is_some()
 }
@@ -183,8 +185,8 @@ mod tests {
         Some(text.as_bytes())
     }
 
-    /// Returns the tool that this library would find in the environment. The test program stands for this library's
-    /// file. The flag is true if a parent process has put the path of this file into the NVTX variable.
+    /// Returns the tool that this library would find in the environment, and a flag. The flag is true if a parent
+    /// process has put the path of this library's file into the NVTX variable. The test program stands for this file.
     fn seen() -> (Option<String>, bool) {
         let InitialVariables {
             tool, inherited, ..

@@ -1,11 +1,11 @@
 //! Finds the CUDA driver's functions, for use by the library itself.
 //!
 //! The functions are looked up in the driver's symbol tables. Calls through these addresses do not pass the library's
-//! hooks, so they are neither counted nor recorded as calls of the program. If function entries are patched, the calls
-//! bypass the jumps.
+//! hooks, so they are neither counted nor recorded as calls of the program. If a function's entry is patched with a
+//! jump to this library, the calls bypass the jump.
 //!
-//! `libloading` is not used, because it calls `dlsym`, which waits for the loader's lock. The look-up happens in the
-//! middle of a launch, and the lock may be held by a constructor that waits for the launching thread.
+//! `libloading` is not used, because it calls `dlsym`, which waits for the loader's lock. The look-up may happen in the
+//! middle of a launch. The thread that holds the lock may run a constructor that waits for the launching thread.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -70,7 +70,7 @@ impl DriverLocation {
     }
 
     /// Returns true if the driver is still loaded. After the driver was unloaded, another module may be at
-    /// its address.
+    /// its address, so the module's name is compared as well.
     ///
     /// If modules were loaded or unloaded since the last check, all modules are searched. That takes
     /// microseconds in a process with hundreds of modules.

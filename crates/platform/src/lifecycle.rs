@@ -1,4 +1,5 @@
-//! Sets the state of the library when the process forks, exits, runs another program, or starts an interpreter again.
+//! Defines what happens to the library's state when the process forks, exits, runs another program, or starts an
+//! interpreter again.
 //!
 //! Every static that can change is declared with [`global!`], and its declaration states how each of these events
 //! affects it. `tests/globals.rs` fails for a static that is not declared in this way. The linker collects the actions,
@@ -11,9 +12,8 @@
 //!   library. A value that a reset replaces is forgotten, not dropped, because the allocator may be in any state.
 //! - **Restart.** An interpreter that the process embeds ends, and a new one starts: [`restart`]. A value that a reset
 //!   replaces is forgotten here as well, because it may belong to the old interpreter.
-//! - **Exit.** Memory is freed without destructors, and nothing is reset. The session (the part of the library that
-//!   opens and closes windows) finishes pending work in its exit handler. `#[exit = "..."]` marks a static that exit
-//!   affects.
+//! - **Exit.** No static is reset or dropped. The session (the part of the library that opens and closes windows, the
+//!   recorded intervals) finishes pending work in its exit handler. `#[exit = "..."]` marks a static that exit affects.
 //! - **Exec.** All state is lost, regardless of the declarations: the new program's copy of the library begins with the
 //!   initial values. Environment variables and descriptors that are not closed survive. `#[exec = "..."]` marks a
 //!   static that represents such a variable or descriptor.
@@ -145,8 +145,8 @@ impl Hook {
 ///   - `in_child`: set by the static's method of that name, which takes the [`OnlyThread`];
 ///   - `by = function`: set by this function, which takes the [`OnlyThread`], too;
 ///   - `with = OTHER`: set by the function of another static of the block.
-/// - `#[restart(...)]`, in the crates that know an interpreter: `keep`, `reset`, and `by` and `with` as above, but the
-///   function takes no argument.
+/// - `#[restart(...)]`, only and always in the crates that use the Python interpreter: `keep`, `reset`, and `by` and
+///   `with` as above, but the function takes no argument.
 /// - `#[exit = "..."]` and `#[exec = "..."]`, for the few statics that these events affect.
 /// - `#[together(calls)]`, for values that each recorded call reads and that are written at most once an iteration;
 ///   `#[together(iterations)]`, for values that each iteration uses. Between two calls the program fills the caches
@@ -484,8 +484,8 @@ extern "C" fn in_parent() {
     }
 }
 
-/// Runs in the child of a fork: runs the hooks (actions at a fork) that set the library's state for the child. The
-/// child has only one thread, and no window (recorded interval) is open in it.
+/// Runs in the child of a fork, which has only one thread. Runs the hooks (actions at a fork) that set the library's
+/// state for the child. Afterwards no window (recorded interval) is open in the child.
 extern "C" fn in_child() {
     if is_filtered() {
         return;

@@ -1,4 +1,4 @@
-//! Writes log lines to standard error. A line raises no signal in the program and does not make it wait.
+//! Writes log lines to standard error. Writing a line raises no signal in the program and does not wait for a reader.
 
 use core::ffi::c_int;
 use core::fmt::{self, Write};
@@ -15,8 +15,8 @@ use tllmprof_sync::kernel;
 
 const PREFIX: &str = "tllmprof: ";
 const LONGEST: usize = 1024;
-/// A long line is cut in the middle: `BEGINNING` bytes at its start and `END` bytes at its end are kept. The
-/// end matters, because a message's reason comes after the names in it.
+/// The middle of a line that is too long is left out: about `BEGINNING` bytes at its start and `END` bytes at its end
+/// are kept. The end matters, because many messages end with the reason of a failure, after names that may be long.
 const END: usize = 400;
 const BEGINNING: usize = LONGEST - 1 - END;
 /// The text that stands for the middle part that was cut out of a long line.
@@ -53,7 +53,8 @@ pub fn keep(keep: fn(&str)) {
 
 /// Stores the identity of the file that is standard error. If descriptor 2 is closed now, a file that the program later
 /// opens under this number belongs to the program, and the library must not write its lines there. Called when the
-/// library is loaded, if one of the library's environment variables is set, and before the first line is written.
+/// library is loaded, if one of the library's environment variables is set. Otherwise called before the first line is
+/// written.
 pub fn start() {
     if !STARTED.swap(true, Ordering::AcqRel) {
         PROCESS.store(ids::process(), Ordering::Relaxed);

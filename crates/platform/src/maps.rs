@@ -40,7 +40,7 @@ impl Maps {
     /// Reads the memory mappings of the process.
     ///
     /// # Errors
-    /// The file cannot be read. For example, a sandbox may have no `/proc`.
+    /// Returns an error if `/proc/self/maps` cannot be read. For example, a sandbox may have no `/proc`.
     pub fn read() -> Result<Self, Unreadable> {
         let mut text = Vec::new();
         tllmprof_symbols::open(Path::new("/proc/self/maps"))
@@ -81,8 +81,8 @@ impl Maps {
     #[cfg(target_arch = "x86_64")]
     pub fn free_near(&self, address: usize, reach: usize) -> Vec<Range<usize>> {
         const PAGE: usize = 4096;
-        // The first pages cannot be mapped, so the search begins at 64 KiB. It ends at the last mapping, because the
-        // addresses after the last mapping belong to the kernel.
+        // The first pages cannot be mapped, so the search begins at 64 KiB. It ends at the last mapping, because that
+        // mapping is the stack or was made by the kernel (`[vdso]`, `[vsyscall]`), near the end of the address space.
         let (lowest, highest) = (address.saturating_sub(reach), address.saturating_add(reach));
         let mut from = 0x1_0000;
         let mut gaps = Vec::new();
@@ -103,7 +103,7 @@ impl Maps {
 /// Suffix that the kernel appends to the name of a mapped file that has been deleted.
 const DELETED: &[u8] = b" (deleted)";
 
-/// Returns the page size in bytes: 4, 16 or 64 KiB on AArch64.
+/// Returns the page size in bytes: 4 KiB on x86-64, and 4, 16 or 64 KiB on AArch64.
 pub fn page_size() -> usize {
     // SAFETY: `sysconf` takes no pointers.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };

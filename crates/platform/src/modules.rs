@@ -67,8 +67,8 @@ pub fn present(maps: &Maps) -> (Vec<LoadedModule>, bool) {
     (present, is_complete)
 }
 
-/// Returns true if the loader has finished the module's relocations. The loader's last action is to make the RELRO
-/// pages read-only. A module without such pages counts as finished, because its pages stay writable.
+/// Returns true if the loader has finished the module's relocations. Its last action in this is to make the module's
+/// RELRO pages read-only. A module without such pages always counts as finished: no protection shows its state.
 pub fn is_relocated(module: &ElfModule, maps: &Maps) -> bool {
     let relro = relro(module);
     relro.is_empty()
@@ -176,11 +176,12 @@ lifecycle::global! {
     /// symbol look-ups read this flag.
     #[fork(keep = "the child's modules are its parent's")]
     pub static ARE_WATCHED: AtomicBool = AtomicBool::new(false);
-    /// The function to call after modules were loaded or unloaded; empty until [`watch`] is called. The search for
-    /// native functions by name (`sym:` rules) sets only [`ARE_WATCHED`].
+    /// The function to call after modules were loaded or unloaded; empty until [`watch`] is called. It may be empty
+    /// although [`ARE_WATCHED`] is true: the search for native functions by name (`sym:` rules) sets only that flag.
     #[fork(keep = "set once, at the start")]
     static WATCHER: OnceBox<fn()> = OnceBox::new();
-    /// Value of [`elf::changes`] when the watcher was last called.
+    /// The value of [`elf::changes`] (the number of loads and unloads of modules) when the watcher was registered or
+    /// last called.
     #[fork(keep = "the child's modules are its parent's")]
     static SEEN: AtomicU64 = AtomicU64::new(0);
 }
@@ -199,7 +200,8 @@ pub fn has_watcher() -> bool {
     WATCHER.get().is_some()
 }
 
-/// Calls the watcher, if there is one and `changes` differs from the value at its last call.
+/// Calls the watcher (the function that [`watch`] has registered), if there is one and `changes` differs from the value
+/// at its last call. `changes` is the current value of [`elf::changes`].
 pub fn notify_watcher(changes: u64) {
     if let Some(watch) = WATCHER.get()
         && SEEN.swap(changes, Ordering::AcqRel) != changes

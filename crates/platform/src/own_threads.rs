@@ -2,11 +2,11 @@
 //!
 //! If a process's main thread has left by `pthread_exit`, the process ends with its last thread. So from then on, each
 //! of the library's threads regularly checks if only the library's threads are left. The thread ends if this is
-//! so. Until the main thread leaves, an idle thread of the library sleeps in one system call, without a time limit.
-//! When the main thread leaves, it wakes the library's threads ([`main_thread_leaves`]).
+//! so. Until the main thread leaves, an idle thread of the library usually sleeps in one system call, without a time
+//! limit. When the main thread leaves, it wakes the library's threads ([`main_thread_leaves`]).
 //!
-//! When the process exits, it requests the end of the library's threads, and waits for this end for a limited time
-//! ([`await_end`]). Destructors that run afterwards may free data that the threads use.
+//! When the process exits, the library asks its threads to end, and waits for this for a limited time ([`await_end`]),
+//! because destructors that run afterwards may free data that the threads use.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use core::time::Duration;

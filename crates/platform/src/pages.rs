@@ -52,7 +52,7 @@ unsafe impl<T> Zeroed for AtomicPtr<T> {}
 // SAFETY: zeros are a null pointer, which means that nothing is published.
 unsafe impl<T> Zeroed for Published<T> {}
 
-/// Returns `count` values of all zeros in new pages, or `None` if there is no memory.
+/// Returns `count` values of all zeros in new pages, or `None` if `count` is 0 or there is no memory.
 pub fn batch<T: Zeroed>(count: usize) -> Option<&'static mut [T]> {
     const { assert!(align_of::<T>() <= PAGE) };
     let bytes = count.checked_mul(size_of::<T>())?;
@@ -88,7 +88,7 @@ pub fn batch_wiped_on_fork<T: Zeroed>(count: usize) -> Option<&'static mut [T]> 
     Some(batch)
 }
 
-/// A value that can be an element of a linked list of [`Spare`] values.
+/// A value that can be an element of the linked list in a [`Spare`].
 pub trait Chained: Sync + Sized + 'static {
     /// Returns the link to the next value in the list.
     fn next(&self) -> &Published<Self>;

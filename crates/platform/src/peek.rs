@@ -23,8 +23,8 @@ pub const MAX_SPANS: usize = 1024;
 ///
 /// # Errors
 /// Returns the kernel's error number if not even the first span was copied: `EFAULT` if it is not mapped, or
-/// another error if the process has no permission. Returns `EINVAL` if there are more than [`MAX_SPANS`] spans, or if
-/// they are longer than `into`.
+/// another error, for example if this process may not read that process. Returns `EINVAL` if there are more than
+/// [`MAX_SPANS`] spans, or if their total length is greater than that of `into`.
 pub fn read(process: i32, spans: &[MemoryRange], into: &mut [u8]) -> Result<usize, c_int> {
     let total = spans
         .iter()
@@ -55,7 +55,7 @@ pub fn read(process: i32, spans: &[MemoryRange], into: &mut [u8]) -> Result<usiz
     })
 }
 
-/// Fills `into` from an address of this process. Returns `None` if not all bytes are mapped.
+/// Fills `into` with the memory at `address` in this process. Returns `None` if not all of these bytes can be read.
 pub fn copy(address: usize, into: &mut [u8]) -> Option<()> {
     let length = into.len();
     let span = MemoryRange { address, length };

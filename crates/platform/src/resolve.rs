@@ -167,10 +167,10 @@ pub fn before_us(name: &CStr) -> Option<*mut c_void> {
     found
 }
 
-/// Returns the function to which the name `name` in the code at `caller` refers.
+/// Returns the function to which the name `name` in the code at `caller` would refer if this library were not loaded.
 ///
-/// The caller's module determines the symbol version. So if a process has two CUDA runtimes, each caller gets the
-/// function of the runtime that it was linked with.
+/// If `version` is `None`, the caller's module determines the symbol version. So if a process has two CUDA runtimes,
+/// each caller gets the function of the runtime that it was linked with.
 pub fn resolve(
     caller: usize,
     name: &CStr,

@@ -109,8 +109,8 @@ pub fn thread_name() -> [u8; 16] {
     name
 }
 
-/// Returns the number of threads of the process. Does not use `/proc/self/task`, because the C library
-/// allocates memory to read a folder.
+/// Returns the number of threads of the process. Does not list the folder `/proc/self/task`, because the C library's
+/// `opendir` allocates memory with the program's allocator.
 pub fn threads() -> Option<u64> {
     let stat = std::fs::read("/proc/self/stat").ok()?;
     // Skips the program's name, which is in brackets and may contain any character.

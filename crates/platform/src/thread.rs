@@ -1,10 +1,10 @@
 //! The state that the library keeps for each thread.
 //!
-//! A thread has a [`Block`], the few thread-local words that the library's assembly code reads. From its
-//! first event on it also has a [`ThreadRecord`], which holds one part for each component of the library
-//! ([`Part`]). All components share one thread key and one list of records. Records are never freed. A new
+//! A thread has a [`Block`], the few thread-local words that the library's assembly code reads. When a component of the
+//! library first keeps state for the thread, the thread also gets a [`ThreadRecord`]. The record has one part for each
+//! component ([`Part`]). All components share one thread key and one list of records. Records are never freed. A new
 //! thread takes over the record of an ended thread, with its parts. So ten thousand short threads need only
-//! as many records as there were threads at the same time.
+//! about as many records as there were threads at the same time.
 
 use core::ffi::{c_int, c_void};
 use core::mem::offset_of;
@@ -194,8 +194,8 @@ fn set_active<P: Part>(record: &ThreadRecord, part: *mut c_void) {
 }
 
 /// Gives the calling thread a part of type `P` (a component's state for the thread), which `make` returns. `make` gets
-/// the thread's record and the part of type `P` that an earlier thread left in this record, if there is one. Returns
-/// `None` if `make` returns `None`, or if there is no memory.
+/// the thread's record and the part of type `P` that this or an earlier thread left in the record, if there is one.
+/// Returns `None` if `make` returns `None`, or if there is no memory.
 pub fn begin_part<P: Part>(
     make: impl FnOnce(&'static ThreadRecord, Option<&'static P>) -> Option<&'static P>,
 ) -> Option<&'static P> {

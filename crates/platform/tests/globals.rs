@@ -10,10 +10,10 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Attribute, ItemMod, ItemStatic, Macro, Meta, StaticMutability, Type};
 
-/// Crates that are not part of the preloaded library: the crates of the command, and those that only the
+/// Crates that are not part of the preloaded library: the crates of the `tllmprof` command, and those that only the
 /// fuzzer uses.
 const OUTSIDE: [&str; 6] = ["cli", "export", "fuzzed", "nsys", "page", "report"];
-/// Crates that know the Python interpreter. Their statics must also state the effect of a restart of the
+/// Crates that use the Python interpreter. Their statics must also state the effect of a restart of the
 /// interpreter.
 const INTERPRETER: [&str; 2] = ["crates/python/", "crates/router/"];
 /// The file that defines `global!`. Statics in the bodies of its macros are not checked.
@@ -68,8 +68,8 @@ impl Statics<'_> {
         self.wrong.push(format!("{}:{line}: {what}", self.path));
     }
 
-    /// Checks that each static in a call of `global!` has a `restart` attribute exactly if its crate knows the Python
-    /// interpreter.
+    /// Checks that each static in a call of `global!` has a `restart` attribute if its crate uses the Python
+    /// interpreter ([`INTERPRETER`]), and has none otherwise.
     fn declared(&mut self, tokens: &TokenStream) {
         let body = |input: ParseStream<'_>| {
             if input.peek2(syn::Token![:]) {

@@ -2,9 +2,9 @@
 //!
 //! CPython is the module that defines the C API: the program itself, or libpython, which may be loaded later. The
 //! module's GOT slots for `pthread_cond_*` are patched to point to this library's hooks. When the interpreter starts,
-//! it initializes the two condition variables of its GIL, which calls a hook. At that moment an audit hook can be
-//! added: early enough to miss nothing, and late enough not to disturb the start. The first audit event in an
-//! initialized interpreter then installs all other hooks, once in each interpreter.
+//! it initializes the two condition variables of its GIL, which calls a hook. At that moment the library adds an audit
+//! hook to the interpreter: early enough to miss no event, and late enough not to disturb the interpreter's start. At
+//! the first audit event in an initialized interpreter, the audit hook installs all other hooks in this interpreter.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -45,8 +45,8 @@ lifecycle::global! {
     #[fork(free)]
     #[restart(reset)]
     static INSTALLED: Lock<Vec<i64>> = Lock::new(Vec::new());
-    /// The address of the interpreter in which the last audit event occurred; 0 for none. For the next event in the
-    /// same interpreter, the hooks need not be checked again.
+    /// The address of the interpreter in which an audit event last made sure that the hooks are installed (or removed,
+    /// if they are not wanted); 0 for none. For the next event in the same interpreter, this need not be done again.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static LAST: AtomicUsize = AtomicUsize::new(0);
@@ -175,8 +175,8 @@ pub(crate) fn lead_gil(to_us: bool) {
     });
 }
 
-/// Replaces `pthread_cond_init` in the interpreter's GOT slot. If the condition variable is the second one of a new
-/// GIL, adds the audit hook to the interpreter. Returns the result of `pthread_cond_init`.
+/// The hook that the interpreter calls in place of `pthread_cond_init`. If the condition variable is the second one of
+/// a new GIL, adds the audit hook to the interpreter. Returns the result of the real `pthread_cond_init`.
 ///
 /// # Safety
 /// The arguments are valid for `pthread_cond_init`.
@@ -323,8 +323,9 @@ impl InterpreterChange {
     }
 }
 
-/// Reacts to an audit event: installs or removes the hooks if this was not done yet in the event's interpreter, and
-/// passes the event to the components that want it. `args` returns the event's arguments.
+/// Handles an audit event: first installs the hooks in the event's interpreter, or removes them if they are no longer
+/// wanted, unless this was done already. Then passes the event to the components that want it. `args` returns the
+/// event's arguments.
 fn met<'py>(
     py: Python<'py>,
     thread: &Thread,

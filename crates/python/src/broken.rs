@@ -1,11 +1,11 @@
-//! Makes functions that CPython calls panic on purpose, for tests.
+//! Makes callbacks (functions of this library that CPython calls) panic on purpose, for tests.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use tllmprof_platform::lifecycle;
 
 lifecycle::global! {
-    /// Number of further callbacks from CPython that are going to panic.
+    /// The number of callbacks that are still to panic.
     #[fork(keep = "tests that fork ask for none")]
     #[restart(keep)]
     static PANICS: AtomicU32 = AtomicU32::new(0);

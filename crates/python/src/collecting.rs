@@ -1,4 +1,4 @@
-//! The state of a garbage collection while it runs.
+//! The state of a garbage collection of Python while it runs.
 
 use core::cell::Cell;
 

@@ -7,8 +7,8 @@ use super::later::call_for_program;
 use super::method::MethodDef;
 use super::object::{Object, Python};
 
-/// Calls `names[name](*args)`. If the function raises an exception, the program gets this exception, as if a signal
-/// handler had raised it.
+/// Calls `names[name](*args)`, unless there is no such function or one of `args` is `None`. If the function raises an
+/// exception, the program gets this exception, as if a Python signal handler had raised it.
 pub fn call(py: Python<'_>, names: &Object<'_>, name: &CStr, args: &[Option<Object<'_>>]) {
     let args: Option<Vec<_>> = args.iter().map(Option::as_ref).collect();
     if let (Some(function), Some(args)) = (names.item(name), args) {

@@ -18,11 +18,11 @@ use tllmprof_platform::log;
 use tllmprof_sync::wait;
 use tllmprof_sync::wake;
 
-/// The longest time that the end of the interpreter waits for threads that still run Python code of
-/// the library. `WRITE_TIMEOUT` applies instead while one of them writes a trace.
+/// The longest time that the end of the interpreter waits for threads that still run Python code of the library.
+/// `WRITE_TIMEOUT` applies instead while PyTorch's profiler collects or writes a trace.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Interval at which the end of the interpreter checks again whether a trace is still being written.
+/// Interval at which the end of the interpreter checks again if such a trace is still being written.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 lifecycle::global! {
@@ -62,7 +62,8 @@ struct Flight<'a> {
 }
 
 impl<'a> Flight<'a> {
-    /// Adds the thread to `inside`. Returns `None` if no more threads may enter (`closed`).
+    /// Adds 1 to `inside`, the number of these threads. Subtracts it again and returns `None` if no more threads may
+    /// enter (`closed`).
     fn begin(inside: &'a AtomicU32, closed: &'a AtomicBool) -> Option<Self> {
         inside.fetch_add(1, Ordering::SeqCst);
         let flight = Self { inside, closed };
@@ -133,7 +134,7 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
 
 /// Closes the entry because the interpreter ends: no more threads may run Python code of the library. Waits for the
 /// threads that already do. The wait is limited to [`END_TIMEOUT`], or to `WRITE_TIMEOUT` while `writes` returns true,
-/// which means that a thread writes a trace.
+/// which means that PyTorch's profiler collects or writes a trace.
 pub(crate) fn close(py: Python<'_>, writes: fn() -> bool) {
     CLOSED.store(true, Ordering::SeqCst);
     if INSIDE.load(Ordering::SeqCst) > 0 {

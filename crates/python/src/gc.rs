@@ -131,7 +131,8 @@ lifecycle::global! {
     #[fork(keep = "the clock goes on")]
     #[restart(keep)]
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    /// True if the program has removed our callback from `gc.callbacks`.
+    /// True if a check found that the program has removed our callback from `gc.callbacks`. Set to false again at the
+    /// end of the interpreter if no collection was missed.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static IS_GONE: AtomicBool = AtomicBool::new(false);
@@ -196,7 +197,8 @@ pub(crate) fn check(py: Python<'_>, is_last: bool) -> Option<()> {
     Some(())
 }
 
-/// Logs that collections were missed because the callback was removed. Allocates nothing.
+/// Logs that collections were missed, or may have been, because the program removed our callback from `gc.callbacks`.
+/// Allocates nothing.
 pub(crate) fn report_unseen() {
     if !IS_GONE.load(Ordering::Relaxed) {
         return;
@@ -288,8 +290,8 @@ impl Report {
         }
     }
 
-    /// Counts the reported event: the begin or the end of a collection on the thread that owns
-    /// `collecting`.
+    /// Processes the reported event, which is the start or the end of a collection. At the end, adds the collection to
+    /// `totals`. `collecting` is the state of the calling thread's current collection.
     fn count(&self, collecting: &Cell<Option<Collecting>>, totals: &CollectionTotals) {
         let generation = self.generation;
         let names = NAMES.get().and_then(Option::as_ref);

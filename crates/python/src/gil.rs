@@ -26,7 +26,7 @@ use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::log;
 use tllmprof_platform::panics::contained;
 
-/// The most GILs that are observed at a time. From 3.12 on, each interpreter may have its own GIL.
+/// The maximum number of GILs that are observed at a time. From 3.12 on, each interpreter may have its own GIL.
 const MAX_GILS: usize = 64;
 /// Distance in bytes from a GIL's condition variable `cond` to its `switch_cond`.
 const SWITCH_COND_OFFSET: usize =
@@ -116,8 +116,8 @@ pub(crate) fn is_late() {
     IS_LATE.store(true, Ordering::Relaxed);
 }
 
-/// Called when the interpreter initializes a condition variable. Returns true if the variable is the second one of a
-/// GIL, which is then observed.
+/// Called when the interpreter initializes a condition variable. If the variable is the second one of a GIL, starts to
+/// observe this GIL and returns true.
 pub(crate) fn initialised(condition: usize, thread: &Thread) -> bool {
     FOLLOWED.forget(condition);
     let gil = second_of_pair(&thread.last_condition, condition);

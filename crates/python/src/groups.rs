@@ -1,5 +1,6 @@
-//! Finds the groups of ranks that a worker belongs to (tensor-, pipeline-, expert- and data-parallel ones), for the
-//! record. The groups are read from variables of the engine, or from the list of groups that `torch.distributed` has.
+//! Finds the groups of ranks that this process belongs to (tensor-, pipeline-, expert- and data-parallel ones), and
+//! writes them into the record. The groups are read from variables of the engine, or from the list of groups that
+//! `torch.distributed` has.
 //!
 //! Groups are read in the same way as the rank ([`rank`]): from modules' dictionaries, by a thread that holds the GIL.
 //! The engine creates groups while it loads a model. So the search runs each time a window opens, until it has found
@@ -18,7 +19,7 @@ use super::object::{Object, Python};
 use super::rank::{self, number, value};
 use super::wants::wants;
 
-/// The most searches for groups of ranks in a process.
+/// The maximum number of searches for groups of ranks in a process.
 const MAX_SEARCHES: u32 = 16;
 
 lifecycle::global! {
@@ -158,8 +159,8 @@ fn of_engine(py: Python<'_>, place: Worldly, found: &mut Vec<GroupRank<&'static 
     }
 }
 
-/// Adds to `found` the groups of `torch.distributed` whose description is in [`DESCRIBED_GROUPS`]. Each group name is
-/// added only once: the group that was created first counts.
+/// Adds to `found` the groups of `torch.distributed` that this process belongs to and whose description is in
+/// [`DESCRIBED_GROUPS`]. Of several groups with the same name, only the one that was created first is added.
 fn described(
     py: Python<'_>,
     torch: &Object<'_>,

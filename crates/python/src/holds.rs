@@ -195,8 +195,8 @@ impl Holds {
         }
     }
 
-    /// Records that the thread was forced to drop the GIL, and that another thread has taken it.
-    /// `time` is the time in ns that the thread waited for the other thread.
+    /// Records that the thread was forced to drop the GIL, and that another thread has taken it. `time` is the time in
+    /// ns that the thread waited for the other thread. The wait began at tick `since_ticks` (0 if nothing is recorded).
     pub(crate) fn was_forced(&self, time: u64, since_ticks: u64) {
         self.forced.add(time);
         record_if_long(&Cell::new(since_ticks), time, What::GilForced);
@@ -217,9 +217,8 @@ impl Holds {
         Some(self.holds_since.load(Ordering::Relaxed)).filter(|since| *since != 0)
     }
 
-    /// Ends the current wait or hold, because the thread has ended. Keeps the totals, but not the
-    /// longest wait: another thread may take over this state, and would be reported as the thread
-    /// that waited.
+    /// Ends the current hold and discards the current wait, because the thread has ended. Keeps the totals, but not the
+    /// longest wait: another thread may take over this state, and would be reported as the thread that waited.
     pub(crate) fn leave(&self) {
         self.drops();
         self.waits_since.set(0);

@@ -1,9 +1,10 @@
 //! Enters an interpreter that was running before the library was loaded, and leaves it again.
 //!
 //! The program's own threads are not used for this: the main thread may sleep for hours, and a thread that holds the
-//! GIL may hold any lock. Instead, a thread of the library creates a thread state and waits for the GIL like a thread
-//! of the program, for as long as necessary. The thread first takes the GIL, and then reads whether to install or to
-//! remove the hooks. So one such thread is enough, even if several requests are made during its wait.
+//! GIL may hold a lock that the library's code needs, too. Instead, a thread of the library creates a thread state and
+//! waits for the GIL like a thread of the program, for as long as necessary. The thread first takes the GIL, and then
+//! reads whether to install or to remove the hooks. So one such thread is enough, even if several requests are made
+//! during its wait.
 //!
 //! The interpreter may end during the wait. Up to 3.13, it then ends waiting threads with `pthread_exit`; later
 //! versions let them wait forever. Both are harmless for this thread, which holds no resources at that point. But a
@@ -309,7 +310,7 @@ pub(crate) unsafe extern "C" fn interpreter_goes(key: libc::pthread_key_t) -> c_
 pub(crate) mod tests {
     use super::*;
 
-    /// Returns true if the library's thread has ended, or the interpreter keeps it waiting forever.
+    /// Returns true if the library's thread has ended, or if it waits for the GIL, possibly forever.
     pub(crate) fn is_over() -> bool {
         UNDER_WAY.load(Ordering::SeqCst) == 0 || ENTERS.load(Ordering::SeqCst) == MAY_BE_KEPT
     }

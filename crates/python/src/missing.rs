@@ -32,7 +32,7 @@ pub(crate) fn report() {
     }
 }
 
-/// The names of the settings that are set but have no effect, because they need Python.
+/// The names of the settings that are set and need Python. The value `auto` does not count as set.
 struct Wishes([Option<&'static str>; 5]);
 
 impl Wishes {

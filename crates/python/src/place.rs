@@ -47,7 +47,7 @@ impl Place {
         Some(Self::at(place, index, cell, count(c"co_nlocals")?, yields))
     }
 
-    /// Returns the names of a code object's arguments.
+    /// Returns the names of a code object's arguments, without `*args` and `**kwargs`.
     pub(crate) fn names(code: &Object<'_>) -> Vec<String> {
         let all = || Some((code.attr(c"co_varnames")?, all_arguments(code)?));
         all().map_or_else(Vec::new, |(names, arguments)| {
@@ -88,7 +88,7 @@ fn count(code: &Object<'_>, name: &CStr) -> Option<usize> {
     usize::try_from(code.attr(name)?.as_int()?).ok()
 }
 
-/// Returns the number of arguments that have names, which excludes `*args` and `**kwargs`.
+/// Returns the number of a code object's arguments, not counting `*args` and `**kwargs`.
 fn all_arguments(code: &Object<'_>) -> Option<usize> {
     Some(count(code, c"co_argcount")? + count(code, c"co_kwonlyargcount")?)
 }

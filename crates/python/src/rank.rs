@@ -1,10 +1,10 @@
 //! Finds this process's rank in Python: the rank in the world of `torch.distributed` (the group of all ranks), or the
-//! rank that an engine assigned to its worker.
+//! rank that an engine assigned to this process.
 //!
 //! The rank is read from modules' dictionaries, which runs no code of the program. The reading thread must hold the
 //! GIL. If the thread that needs the rank holds the GIL, that thread reads the rank. Otherwise Python's main thread is
-//! asked to read it soon. A thread that enters a Python function whose calls are steps reads the rank, too. Nothing
-//! is imported, and no thread waits.
+//! asked to read it soon. A thread that enters a Python function whose calls are steps reads the rank, too. The look-up
+//! imports no module, and no thread waits for it.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -46,7 +46,7 @@ lifecycle::global! {
     #[fork(with = KNOWN)]
     #[restart(keep)]
     static PARENTS: AtomicUsize = AtomicUsize::new(0);
-    /// The reason why the last look-up of the rank found none: one of the constants above.
+    /// The reason why the last look-up of the rank found none: [`NOT_LOOKED`], [`NOTHING`] or [`NO_WORLD`].
     #[fork(reset)]
     #[restart(reset)]
     static FOUND: AtomicU8 = AtomicU8::new(NOT_LOOKED);
@@ -68,8 +68,8 @@ pub(crate) fn is_asked_for(settings: &Settings) -> bool {
 /// Returns the rank if it is known. Otherwise requests a look-up by a thread that holds the GIL. If the calling
 /// thread holds the GIL, it looks up the rank now: `inside` runs the look-up in Python.
 ///
-/// A destructor that runs during the look-up may release the GIL. A thread that then takes the GIL must not have to
-/// wait for this thread, so the caller must hold no lock.
+/// A destructor of a Python object that runs during the look-up may release the GIL. A thread that then takes the GIL
+/// must not have to wait for this thread, so the caller must hold no lock.
 pub(crate) fn rank(inside: impl FnOnce(fn(Python<'_>))) -> Rank {
     if let Some(ranked) = KNOWN.get() {
         return Rank::Known(*ranked);
@@ -172,8 +172,8 @@ pub(crate) fn has_own_world(py: Python<'_>, row: &Replicas, replica: u64, size: 
         && is(row.share, &|shares| shares == 0)
 }
 
-/// Returns the rank that an engine assigned to a worker of a replica. Used if the process has no `torch.distributed`
-/// world.
+/// Returns this process's rank among all ranks of the job, computed from the rank that an engine assigned to the
+/// process within its replica of the model. Used if the process has no `torch.distributed` world.
 fn in_replica(py: Python<'_>) -> Option<Ranked> {
     let (row, replica) = replica(py)?;
     let (rank, size) = (number_at(py, row.rank?)?, number_at(py, row.size?)?);

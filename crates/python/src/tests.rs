@@ -1,4 +1,4 @@
-//! Tests of several modules together, mostly in processes that load a CPython.
+//! Tests of several modules together, mostly in processes that load a libpython (CPython's shared library).
 
 mod functions;
 mod groups;

@@ -70,8 +70,8 @@ impl ThreadName {
     /// Marks Python's name as recorded in an era of the recorder. A new era begins when the recorder drops its names.
     /// The lasting era is for names that the recorder never drops.
     pub(crate) fn is_recorded_in(&self, era: u32) {
-        // If `recorded` is 0, it stays 0: another thread may have taken over this value by now, and its name is not
-        // recorded yet.
+        // If `recorded` is 0, it stays 0: another thread may own this `ThreadName` by now, and the name of that thread
+        // is not recorded yet.
         let is_here = |recorded| (recorded != 0).then_some(era);
         let _ = self
             .recorded

@@ -22,8 +22,8 @@ lifecycle::global! {
     #[fork(keep = "places are inherited")]
     #[restart(keep)]
     static SPARE: Spare<Thread> = Spare::none();
-    /// Number of times that the library was detached. A thread's stored calls are valid only if the number has not
-    /// changed since the thread stored them.
+    /// Number of times that the library's hooks were removed from the interpreter. A thread's stored calls are valid
+    /// only if the number has not changed since the thread stored them.
     #[fork(keep = "the threads are copied as they are")]
     #[restart(keep)]
     static ERA: AtomicU32 = AtomicU32::new(0);
@@ -41,8 +41,9 @@ pub(crate) struct Thread {
     pub name: ThreadName,
     /// The next slot in the list of slots that no thread has used yet.
     next: Published<Thread>,
-    /// The address of the condition variable that the thread initialized or signalled last; 0 for none. The library
-    /// recognizes a GIL by two condition variables that follow each other.
+    /// The address of the condition variable that the thread initialized or signalled last; 0 for none. A GIL has two
+    /// condition variables at a known distance in memory. The library recognizes a GIL when a thread initializes or
+    /// signals the second one right after the first one.
     pub last_condition: Cell<usize>,
     pub holds: Holds,
     /// The garbage collection that runs on the thread now, if any.
@@ -152,8 +153,8 @@ impl Thread {
         }
     }
 
-    /// Forgets the stored calls if the library was detached after they were stored, because the ends of these calls
-    /// were not reported. Only the thread itself may call this function.
+    /// Forgets the stored calls if the library's hooks were removed after the calls were stored, because the ends of
+    /// these calls may not have been reported. Only the thread itself may call this function.
     #[inline]
     pub(crate) fn catch_up(&self) {
         let era = ERA.load(Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! Problems that prevent the library from seeing calls of Python functions. Each is logged once.
+//! Problems because of which the library may miss calls of Python functions, or cannot give them ranges. They are noted
+//! when they occur, and logged later, one line for each kind of problem.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 

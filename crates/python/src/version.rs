@@ -1,8 +1,7 @@
-//! The differences between the minor versions of CPython, in one table.
-//!
-//! A version that is newer than the listed ones is treated as the newest listed one. A new version therefore needs a
-//! change here only if it changes one of these facts. The functions that a version defines are in [`super::api`]. The
-//! frames of 3.8 to 3.11, which no longer change, are in [`super::functions`].
+//! Facts that differ between the minor versions of CPython. A version that is newer than all versions in this file is
+//! treated like the newest of them. So a new version needs a change here only if it changes one of these facts. The
+//! functions that a version defines are in [`super::api`]. The layouts of frames in 3.8 to 3.11, which no longer
+//! change, are in [`super::functions`].
 
 use core::fmt;
 
@@ -24,7 +23,7 @@ pub enum Evaluation {
     In3_11,
 }
 
-/// The location of cells in a call's frame. A cell holds a variable that functions share.
+/// The location of cells in a call's frame. A cell holds a variable that a function shares with its nested functions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cells {
     /// The cells come after the locals in the frame.

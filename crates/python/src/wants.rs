@@ -8,7 +8,7 @@ use tllmprof_platform::lifecycle;
 pub(crate) struct Wants {
     pub gc: bool,
     pub gil: bool,
-    /// True if calls of Python functions are to be reported.
+    /// True if the library's hooks have to see calls of Python functions, to count, mark or measure them.
     pub functions: bool,
     /// True if the PyTorch profiler runs in windows.
     pub torch: bool,

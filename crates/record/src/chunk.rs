@@ -15,12 +15,13 @@ use crate::layout::{
 /// The header of a chunk, at the chunk's start.
 #[repr(C)]
 struct ChunkHeader {
-    /// [`CHUNK_MAGIC`], which is written after all other fields; 0 in an unused chunk.
+    /// [`CHUNK_MAGIC`], which is written when the chunk begins, after the other fields have their first values; 0 in an
+    /// unused chunk.
     magic: AtomicU32,
     /// The chunk's index in the file, counted from 0.
     number: AtomicU32,
-    /// The number of bytes of events after the header in the lower half, and the check (checksum) of these
-    /// bytes in the upper half. One store writes both, so they always agree.
+    /// The lower half is the number of bytes of events after the header, and the upper half is the check (checksum) of
+    /// these events. One store writes both halves, so they always agree.
     committed: AtomicU64,
     /// The thread that the chunk's events belong to. From the first `Thread` event on, they belong to the
     /// thread that this event names.

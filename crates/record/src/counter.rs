@@ -5,8 +5,8 @@ use crate::layout::COUNTERS;
 /// The number of rows of the table of CUDA calls for which the header block has counters.
 const ROWS: u16 = 32;
 
-/// A counter in the header block. The block has room for more counters, which are zero. A window is a period in
-/// which the library writes events in detail.
+/// A counter, or another number about the whole record, in the header block. The block has room for more numbers, which
+/// are zero. A window is a period in which the library writes events in detail.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Counter {
     /// Number of calls made outside windows to the CUDA function in this row of the table of CUDA calls.

@@ -37,8 +37,8 @@ pub const OWN_DOMAIN: &str = "tllmprof";
 pub struct Event {
     /// The start, in ticks of the record's clock.
     pub start: u64,
-    /// The duration in ticks. For GPU work and [`What::Used`], it is in nanoseconds. The record stores only the upper
-    /// 32 bits of a longer duration, from its highest bit that is 1.
+    /// The duration in ticks. For GPU work and [`What::Used`], it is in nanoseconds. If a duration needs more than 32
+    /// bits, the record stores only its 32 most significant bits, and the lower bits are read as 0.
     pub duration: u64,
     /// True if the event was cut short by the end of the window or of the process.
     pub cut: bool,
@@ -462,9 +462,9 @@ events! {
             frame: low(value)
         };
 
-    /// A bucket of the header's histogram of iterations outside windows, as it was before the window that is open now.
-    /// `bucket` is the bucket's index ([`Histogram::of_buckets`](crate::Histogram::of_buckets)), and `iterations` is
-    /// the number of iterations whose durations belong to the bucket.
+    /// One bucket of the histogram of durations of the iterations outside windows, as it was before the window in which
+    /// this event is written. `bucket` is the bucket's index ([`Histogram::of_buckets`](crate::Histogram::of_buckets)),
+    /// and `iterations` is the number of iterations whose durations belong to the bucket.
     36 OutsideBefore { bucket: u16, iterations: u64 }
         write (bucket, iterations);
         read |code, value| Self::OutsideBefore { bucket: code, iterations: value };
@@ -490,13 +490,13 @@ events! {
         write (node, pair(pid, tid));
         read |code, value| Self::ThreadNode { node: code, pid: high(value), tid: low(value) };
 
-    /// The state of another thread of the process, or of a child process, at a sample of a thread that waits: the
-    /// [`What::Sample`] with the same start. `task` defines the meaning of `id`. `is_busy` is true if the other thread
-    /// or process used a processor during the sample, or for at least half of the time since the previous sample. For a
-    /// child process it is also true if the child was ready to run. `has_run` is true if the thread or process used a
-    /// processor at all since the previous sample of a wait. `is_awaited` is true if the thread waits for the end of
-    /// this child process, or of the process that has started it. `call` is the system call that a child process sleeps
-    /// in; `None` for a thread, which has samples of its own.
+    /// The state of another task (a thread of the process, or a child process) at the time of a sample of a thread that
+    /// waits. The sample is the [`What::Sample`] with the same start. `task` defines the meaning of `id`. `is_busy` is
+    /// true if the task used a processor during the sample, or for at least half of the time since the previous sample
+    /// of a wait. For a child process it is also true if the child was ready to run. `has_run` is true if the task used
+    /// a processor at all since the previous sample of a wait. `is_awaited` is true if the sampled thread waits for the
+    /// end of this child process, or of the process that has started it. `call` is the system call that a child process
+    /// sleeps in; `None` if the child is busy, if the call is unknown, or for a thread, which has samples of its own.
     39 Meanwhile {
         task: Task,
         is_busy: bool,
@@ -609,7 +609,7 @@ impl Event {
         bytes
     }
 
-    /// Returns the words of a row (24 bytes of a chunk), which holds an event or a piece of a string's text.
+    /// Returns the three words of a row. A row is 24 bytes of a chunk, and holds an event or a part of a string's text.
     #[inline(always)]
     pub(crate) const fn words_of(bytes: &[u8; EVENT_BYTES]) -> [u64; 3] {
         [word(bytes, 0), word(bytes, 1), word(bytes, 2)]
@@ -650,8 +650,8 @@ impl Event {
     }
 }
 
-/// Returns the number of low bits to drop from a duration, so that the remaining bits fit into 32 bits. `high` is the
-/// upper half of the duration, which is 0 for most durations. So this function is rarely called.
+/// Returns the number of low bits to drop from a duration that needs more than 32 bits, so that the remaining bits fit
+/// into 32 bits. `high` is the upper half of the duration, and is not 0. Such durations are rare.
 #[cold]
 #[inline(never)]
 const fn scale_of(high: u32) -> u32 {

@@ -45,8 +45,8 @@ pub struct Anchor {
 
 #[repr(C)]
 pub(crate) struct AnchorPlace {
-    /// 1 plus the number of anchors that were stored before this one; 0 while this anchor is being
-    /// written. This field is written last.
+    /// 1 plus the number of anchors that were stored before this one. It is set to 0 before the other fields are
+    /// written, and to its new value after them, so 0 means that the anchor is incomplete.
     pub(crate) order: AtomicU64,
     pub(crate) ticks: AtomicU64,
     pub(crate) monotonic_ns: AtomicU64,
@@ -91,7 +91,7 @@ pub(crate) struct Snapshot {
 /// belongs to a record that has not begun.
 #[repr(C)]
 pub struct HeaderBlock {
-    /// The constant [`MAGIC`]. It is written after all other fields.
+    /// The constant [`MAGIC`]. It is written when the record begins, after the fields that never change.
     magic: AtomicU64,
     pub(crate) version: AtomicU32,
     pub(crate) header_bytes: AtomicU32,
@@ -186,8 +186,9 @@ impl HeaderBlock {
         u64::from_le(self.id.load(Ordering::Relaxed))
     }
 
-    /// Stores the way in which the process ended, and the file's size in bytes (0 if it is not known). After
-    /// this call a reader still sees events that are added, but no changes of the header.
+    /// Stores the way in which the process ended, and the file's size in bytes (0 if it is not known). After this call,
+    /// a reader ignores further changes of the header, such as those of counters. It still reads events that are
+    /// appended.
     pub fn finish(&self, ended: Ended, length: u64) {
         self.length.store(length.to_le(), Ordering::Relaxed);
         self.take_snapshot(ended, length);
@@ -251,8 +252,9 @@ impl HeaderBlock {
         &self.figures.outside
     }
 
-    /// Stores an anchor (the same moment on three clocks). Called at the start, when windows open and close, from
-    /// time to time in between, and at the end. The clock is assumed to run evenly between two anchors.
+    /// Stores an anchor (the same moment on three clocks). Called at the start, when windows open and close, from time
+    /// to time in between, and at the end. The clock is assumed to run evenly between two anchors. Half of the places
+    /// keep the first anchors; later anchors overwrite each other in the other half, the oldest first.
     pub fn anchor(&self, anchor: Anchor) {
         let order = self.anchors_taken.fetch_add(1, Ordering::Relaxed);
         let half = ANCHORS as u64 / 2;

@@ -195,8 +195,9 @@ impl Histogram {
         self.sum
     }
 
-    /// Returns the maximum. It is exact for a histogram that was read from an undamaged record. After
-    /// [`Histogram::of_buckets`] and [`Histogram::since`] it may differ from the true maximum.
+    /// Returns the maximum. After [`Histogram::of_buckets`] and [`Histogram::since`] it may differ from the true
+    /// maximum. The maximum of a histogram that was read from a record may be too small if the process was killed while
+    /// a thread added a value.
     #[must_use]
     pub const fn max(&self) -> u64 {
         self.max

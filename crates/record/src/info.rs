@@ -91,7 +91,8 @@ infos! {
     /// A *number*: 1 if no step was known when the rule was written, so that a span of time is recorded in place of
     /// iterations. If the rule is written again later without this item, iterations are recorded from then on.
     Span = 25,
-    /// The NUMA node of a GPU, and the distances from this node to each node: `DEVICE NODE ID:DISTANCE,…`, such
-    /// as `0 1 0:21,1:10`. May occur any number of times.
+    /// The NUMA node of a GPU, and the distances from this node to each node: `DEVICE NODE ID:DISTANCE,…`. For example,
+    /// `0 1 0:21,1:10` means that GPU 0 is on node 1, which has the distance 21 to node 0 and 10 to itself. May occur
+    /// any number of times.
     GpuNode = 26,
 }

@@ -2,7 +2,7 @@
 
 use tllmprof_calls::{CallPurpose, DeviceWork};
 
-/// Defines an enum whose variants have numbers (codes) in the record.
+/// Defines an enum that a record stores as a number. Each variant has a fixed number, its code.
 macro_rules! coded {
     ($(#[$doc:meta])* pub enum $name:ident { $($(#[$of:meta])* $variant:ident = $code:literal,)* }) => {
         $(#[$doc])*
@@ -117,8 +117,8 @@ coded! {
 }
 
 coded! {
-    /// The type of a task: another thread or a process, which is observed while a thread that makes steps waits. It
-    /// determines the meaning of the task's id.
+    /// The type of a task, which determines the meaning of the task's id. A task is a thread or a process that is
+    /// observed while the thread that runs the steps waits.
     pub enum Task {
         /// A thread of the process. The id is the kernel's thread ID.
         Thread = 0,
@@ -258,8 +258,8 @@ coded! {
         Differs = 2,
         /// The graph was not captured while tllmprof watched captures.
         NotCaptured = 3,
-        /// A node of the graph contains other graphs that are unknown. So the numbers of the graph's own nodes are
-        /// unknown, too.
+        /// A node of the graph contains graphs whose nodes could not be determined. The scopes of all the graph's nodes
+        /// then count as unknown.
         Nested = 4,
         /// The graph's nodes were not stored, because the library had no room for more of them.
         TooMany = 5,

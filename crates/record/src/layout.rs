@@ -3,8 +3,8 @@
 /// The first bytes of a record, by which a reader recognizes it.
 pub const MAGIC: [u8; 8] = *b"TLLMPROF";
 
-/// The version of the format. A reader refuses later versions. New kinds of events, counters, items and flags
-/// do not change the version, because a reader skips kinds that it does not know.
+/// The version of the format. A reader refuses later versions. New kinds of events, counters, data about the process
+/// and flags do not change the version, because a reader skips kinds that it does not know.
 pub const VERSION: u32 = 2;
 
 /// The version of the format without checks (checksums). Records of this version can still be read.
@@ -36,7 +36,7 @@ pub(crate) const BLOCK_BYTES: usize = 64 * EVENT_BYTES;
 /// The number of whole blocks in a chunk.
 pub(crate) const BLOCKS: usize = PAYLOAD_BYTES / BLOCK_BYTES;
 
-/// The maximum length of a string in bytes. A writer cuts longer strings.
+/// The maximum length of a string in bytes. A writer truncates longer strings.
 pub const MAX_STRING: usize = 4096;
 
 /// The number of counters for which the header block has room.

@@ -2,9 +2,10 @@
 //! command reads them.
 //!
 //! Writing ([`Chunk`], [`EventWriter`], [`HeaderBlock`]) happens in the program's process, in memory that is
-//! mapped to a file. The writing code does not allocate, lock or panic. After each event the record is
-//! complete, even if the process is killed. Reading ([`Reader`]) trusts nothing: it returns everything that
-//! can be read of a damaged or unfinished file, in memory bounded by constants, and counts the errors.
+//! mapped to a file. The writing code does not allocate, lock or panic. The record has each event as soon as the event
+//! is written, even if the process is killed afterwards. Reading ([`Reader`]) does not rely on the file being valid: it
+//! returns everything that can be read of a damaged or unfinished file, uses a limited amount of memory, and counts
+//! the errors.
 //! Checksums (`check`) detect changes.
 
 #[forbid(unsafe_code)]

@@ -70,7 +70,7 @@ metrics! {
     SmClock = 12, "SM clock", "MHz";
     MemoryUsed = 13, "memory used", "MiB";
     Temperature = 14, "temperature", "degrees C";
-    /// The highest clock that the SMs can have.
+    /// The highest clock frequency that the SMs can have.
     MaxSmClock = 15, "maximum SM clock", "MHz";
     /// The reasons for the current clocks: NVML's clocks event reasons, one bit each.
     ClockReasons = 16, "clock reasons", "bits";

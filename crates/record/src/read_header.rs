@@ -11,7 +11,8 @@ use crate::layout::{
     chunk_offset,
 };
 
-/// The largest plausible growth of a counter since the last snapshot. A larger growth counts as damage, and is ignored.
+/// The limit for the growth of a counter since the last snapshot. If a counter seems to have grown by this amount or
+/// more, the growth is not plausible, and the value in the snapshot is used.
 const MAX_GROWTH: u64 = 1 << 44;
 
 /// The contents of a record's header block.
@@ -153,8 +154,8 @@ impl Header {
                 }
             }
             None => {
-                // There is no intact snapshot. That is not damage if the process ended while it took the
-                // first one.
+                // There is no intact snapshot. That is not damage if the process was killed before the first
+                // snapshot was complete.
                 let is_begun = said == Ended::Not as u64
                     && at.u64(offset_of!(HeaderBlock, snapshots_taken)) <= 1
                     && at.u64(SNAPSHOTS[0] + offset_of!(Snapshot, order)) == 0
@@ -178,8 +179,9 @@ impl Header {
         );
     }
 
-    /// Adds the growth of counters and histogram since the snapshot. A growth that is not plausible is left out. Called
-    /// for a process that has not ended.
+    /// Replaces the snapshot's counters and histogram by the current ones, which are at offset `place`. A current
+    /// value is ignored if its growth since the snapshot is not plausible. Called if the snapshot was taken before the
+    /// process ended.
     fn grow(&mut self, at: At<'_>, place: usize) {
         let mut grown = Self::new(self.pid, self.clock, Vec::new());
         grown.figures(at, place);

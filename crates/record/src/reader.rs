@@ -15,8 +15,8 @@ use crate::read_header::{Header, Wrong};
 use crate::source::Source;
 use reused::Reused;
 
-/// The number of consecutive unused chunks after which reading stops. Chunks are used in order, so no used
-/// chunk follows. The limit is needed because a sparse file can have any length.
+/// The number of consecutive unused chunks after which reading stops. Threads take chunks in order, so no used chunk
+/// is expected after that many unused ones. The limit is needed because a sparse file can have any length.
 pub(crate) const EMPTY_LIMIT: u32 = 4096;
 
 /// The number of attempts to read a chunk into which its thread may be writing.
@@ -37,8 +37,8 @@ pub struct Damage {
     /// The approximate number of events in damaged chunks that are left out, because they may have been
     /// changed.
     pub left_out: u64,
-    /// The number of events of unknown kinds in a record without checks (checksums). Such a record is damaged, or it
-    /// was written by a later version of tllmprof.
+    /// The number of events of unknown kinds, if the record has no checks (checksums); otherwise 0. If there are any,
+    /// the record is damaged, or it was written by a later version of tllmprof.
     pub unknown: u64,
     /// The number of events with impossible contents, such as an invalid code, that were left out.
     pub bad: u64,
@@ -103,7 +103,7 @@ pub enum RecordError {
     Io(io::Error),
     /// The file is not a record.
     NoRecord,
-    /// A file of this size in bytes that contains no data, because its process was killed before it recorded
+    /// A file of this size in bytes that contains no data, usually because its process was killed before it recorded
     /// anything.
     Empty(u64),
     /// The beginning of a record. The file ends after this number of bytes, within the header.
@@ -142,8 +142,8 @@ impl From<io::Error> for RecordError {
 /// An event or a string in a record.
 #[derive(Clone, Copy, Debug)]
 pub enum Entry<'a> {
-    /// An event of the thread with this id. A thread's events come in the order in which they were written, which is
-    /// when they ended for most kinds. Between two chunks of a thread, events of other threads may come.
+    /// An event of the thread with this id. A thread's events come in the order in which they were written. Events of
+    /// most kinds are written when they end. Between two chunks of a thread, events of other threads may come.
     Event {
         thread: u32,
         event: Event,
@@ -397,7 +397,7 @@ fn is_zero(bytes: &[u8]) -> bool {
 }
 
 /// If the file was created for a record but nothing was recorded, returns the file's size; otherwise `None`.
-/// Some of the header's first words may be written, because the magic number is written last.
+/// The fields before the first anchor may already be written, except for the magic number, which is written last.
 fn empty(source: &impl Source, header: &[u8]) -> io::Result<Option<u64>> {
     /// The offset of the first anchor in a header block.
     const FIRST_ANCHOR: usize = 256;

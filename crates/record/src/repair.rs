@@ -29,8 +29,8 @@ fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     bytes[at..at + value.len()].copy_from_slice(value);
 }
 
-/// Recomputes the checks (checksums) in a record's header, in both snapshots and in all chunks. Does not
-/// change a record of version 1, or one without a complete header block.
+/// Recomputes the checks (checksums) in a record's header, in both snapshots and in all chunks. Does not change a
+/// record whose format has another version than [`VERSION`], or one without a complete header block.
 pub fn repair(record: &mut [u8]) {
     if record.len() < HEADER_BYTES || u32_at(record, offset_of!(HeaderBlock, version)) != VERSION {
         return;

@@ -92,7 +92,7 @@ fn has_room(file: &File, bytes: u64) -> bool {
 /// Copies a record to the path `to`.
 ///
 /// # Errors
-/// Returns an error if the record cannot be read or the copy cannot be written.
+/// Returns an error if the record cannot be read, if the copy cannot be written, or if `to` is the record itself.
 pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let file = File::open(from)?;
     let which = |of: &Metadata| (of.dev(), of.ino());
@@ -167,8 +167,8 @@ fn copy_still(source: &impl Source, to: &File) -> io::Result<()> {
         latest: 0,
     };
     copy.take(source, u64::MAX)?;
-    // The copy ends at the time `until`. All threads have written their events up to this time. Later events are left
-    // out, because only some threads have written theirs.
+    // `until` is the latest end of any event that the first pass has found. By now all threads have written their
+    // events up to this time. Later events are left out, because only some threads may have written theirs.
     let until = copy.latest;
     for _ in 0..MAX_ATTEMPTS {
         copy.take(source, until)?;

@@ -45,8 +45,8 @@ impl StreamWriter {
             strings: 0,
         };
         new.header().begin(id, pid, parent, clock);
-        // The first word of the header is written last, so that a reader sees either an empty file or a
-        // complete header.
+        // The first word of the header (the magic number) is written last. Until then, a reader takes the file
+        // for one in which nothing was recorded.
         let (first, rest) = new.header.bytes().split_at(MAGIC.len());
         new.file.write_all_at(rest, first.len() as u64)?;
         new.file.write_all_at(first, 0)?;

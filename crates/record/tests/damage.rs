@@ -61,7 +61,7 @@ fn header(header: &Header) -> String {
     format!("{pid} {parent} {ended:?} {clock:?} {anchors:?} {counters:?} {outside:?}")
 }
 
-/// Returns a record with a filled header, several snapshots, and a second chunk that is not full.
+/// Returns a record with a filled header, several snapshots, and three chunks, of which only the first is full.
 fn small(ended: Option<Ended>) -> Vec<u8> {
     let mut builder = Builder::new(7, ClockKind::Counter);
     builder.string(7, "a name");
@@ -116,8 +116,8 @@ fn a_record_that_was_changed_never_passes_for_whole() {
     assert!(noticed > changes() / 3, "{noticed}");
 }
 
-/// Tests that checksums also protect the events of a process that was killed. Only the counters in the header may be
-/// slightly out of date.
+/// Tests that checksums also protect the events of a process that was killed. The counters in the header are not
+/// compared, because a change of a counter since the last snapshot has no checksum.
 #[test]
 fn the_events_of_an_unfinished_record_are_those_that_were_written() {
     let bytes = small(None);
@@ -158,8 +158,8 @@ fn what_is_left_is_what_was_written() {
     }
 }
 
-/// Simulates a kill at each moment while a snapshot of the header is written. A reader must then use the
-/// previous snapshot, if there is one.
+/// Simulates a process that is killed while it writes a snapshot into the header, after each byte that changes. A
+/// reader must then find no damage, and the old or the new number of iterations.
 #[test]
 fn a_kill_between_two_words_of_a_snapshot_costs_nothing() {
     let mut builder = Builder::new(7, ClockKind::Counter);

@@ -238,7 +238,8 @@ fn what_is_no_record_is_refused() {
     assert!(matches!(read(&bytes), Err(RecordError::Damaged(_))));
 }
 
-/// Tests the file of zeros that a process leaves if it is killed while it creates its record.
+/// Tests the files that a process may leave if it is killed while it creates its record. They consist of zeros, except
+/// for the start of the header in some of them.
 #[test]
 fn what_was_only_begun_is_empty() {
     for length in [0, 65_536, 100_000, 131_072] {
@@ -272,7 +273,7 @@ fn one_byte_in_a_chunk_without_a_header_is_damage() {
     }
 }
 
-/// Tests a sparse file that seems to consist of zeros without end. Reading must stop at some point.
+/// Tests a record that is followed by zeros without end, like a huge sparse file. Reading must stop at some point.
 #[test]
 fn an_endless_file_is_left() {
     struct Endless(Vec<u8>);

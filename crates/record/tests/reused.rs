@@ -34,9 +34,9 @@ fn given(bytes: &[u8]) -> (Vec<u64>, usize) {
     (starts, strings)
 }
 
-/// Returns a record in which a thread has written iterations into three chunks. The first chunk was
-/// overwritten with the last iterations. `steps` is the number of iterations outside windows that the record keeps;
-/// 0 if it keeps none. `edges` are the openings and closings of windows.
+/// Returns a record with iterations in three chunks, each of another thread. The first chunk in the file has the
+/// latest iterations, as if it had been overwritten. `steps` is the number of iterations outside windows that the
+/// record keeps; 0 if it keeps none. `edges` are the openings and closings of windows.
 fn kept(steps: u64, edges: &[Event]) -> Vec<u8> {
     let mut builder = Builder::new(1, ClockKind::Monotonic);
     builder.header().set(Counter::Flight, steps);
@@ -66,7 +66,8 @@ fn events_come_in_their_order_and_those_that_are_not_kept_any_more_do_not() {
     ];
     assert_eq!(given(&kept(5, &windows)).0, [300, 800]);
     assert_eq!(given(&kept(5, &[])).0, []);
-    // A record without overwritten chunks is read completely.
+    // A record that keeps no iterations outside windows counts as one without overwritten chunks. So all its iterations
+    // are read, in the order of the file.
     let all = [800, 900, 200, 300, 400, 500, 600, 700];
     assert_eq!(given(&kept(0, &open)).0, all);
 }
@@ -139,7 +140,7 @@ fn windows_that_were_dropped_since_the_last_snapshot_are_dropped() {
     };
     assert_eq!(until(HOURS, HOURS - 7), HOURS - 7);
     assert_eq!(until(HOURS, HOURS + 7), HOURS + 7);
-    // This value of the counter is too far from the one in the snapshot, so it counts as damage and is ignored.
+    // This value of the counter is too far after the latest anchor, so it is ignored, and the snapshot's value is used.
     assert_eq!(until(HOURS, 3 * HOURS), 0);
 }
 

@@ -189,8 +189,8 @@ pub(crate) fn write(settings: &Settings, facts: &SessionFacts<'_>, host: &[u8]) 
     }
 }
 
-/// Writes the process's rank in the distributed job, and the source of that number (a variable, torch, the
-/// engine or NCCL).
+/// Writes the process's rank in the distributed job, the source of that number (an environment variable, torch, the
+/// engine or NCCL), and the number of ranks if it is known.
 pub fn write_rank(ranked: &Ranked) {
     ring::set_rank(ranked.rank);
     write_number(Info::Rank, ranked.rank);

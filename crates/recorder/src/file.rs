@@ -185,7 +185,7 @@ fn failure(tried: &'static str, error: &io::Error) -> Failure {
 /// The file that already has the wanted name. A variant that holds an open file also holds its lock, until
 /// the file is closed.
 enum Existing {
-    /// The name is free again, because another process has renamed the file in the meantime.
+    /// The name is free again, because another process has renamed or removed the file in the meantime.
     Gone,
     /// The file is the start of a record whose process was killed before it wrote anything.
     Nothing(fs::File),

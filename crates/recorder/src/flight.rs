@@ -195,8 +195,8 @@ fn write_opening(event: Option<&Event>) {
     }
 }
 
-/// Called when a window opens or the process ends. If `stays`, the kept iterations become a window that ends
-/// now. Otherwise they are dropped.
+/// Stops keeping iterations. If `stays`, the kept iterations become a window that ends now. Otherwise they are dropped.
+/// Called when a window opens, when the process ends, and when it is known that this process opens no planned window.
 pub(crate) fn ends(stays: bool) {
     if !reuse::end(stays) {
         return;

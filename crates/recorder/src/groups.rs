@@ -10,8 +10,8 @@ use tllmprof_sync::Lock;
 use super::facts::write_shown;
 use super::{is_on, is_wanted, ring};
 
-/// The largest number of communicators that are stored. If there are more, the last entry stands for all that
-/// do not fit, and its rank and size are unknown.
+/// The number of entries for communicators. The last entry stands for all communicators that do not fit into the
+/// others, and its rank and size are unknown.
 const MAX_COMMUNICATORS: usize = 256;
 
 /// An NCCL communicator that the program created.
@@ -46,7 +46,7 @@ impl Communicator {
     }
 }
 
-/// The communicators created so far, and the number of them that are written to the record.
+/// The communicators created so far, their number, and the number of them that have been written to the record.
 struct Communicators {
     all: [Communicator; MAX_COMMUNICATORS],
     count: usize,
@@ -118,9 +118,9 @@ pub fn split(
     })
 }
 
-/// Adds the communicator that a split creates. `id` is its identifier, the same on all its ranks. `place` is
-/// the process's rank in the new communicator, and its size; `None` if NCCL cannot be asked for them before
-/// [`part_is_ready`].
+/// Adds the communicator that a split creates. `id` is its identifier, the same on all its ranks. `slot` is the address
+/// at which the program stores its handle. `place` is the process's rank in the new communicator, and its size; `None`
+/// if NCCL does not know them yet. They are then added when [`part_is_ready`] is called.
 pub fn part(id: CommunicatorId, slot: usize, place: Option<(u64, u64)>) {
     let member = place.map_or(Member::UNKNOWN, |place| Member::from_place(id, place));
     let is_open = !member.is_known() && id != CommunicatorId::UNKNOWN;
@@ -138,7 +138,8 @@ pub fn are_parts_open() -> bool {
 
 /// Called when NCCL can be asked about the communicator whose handle is stored at an address for which
 /// `holds` returns true. If a split created the communicator and its rank is not known yet, calls `place` to
-/// ask NCCL. A communicator that is already in the record is not written again.
+/// ask NCCL, and stores the result. If the communicator is already in the record, it is not written again, and its rank
+/// stays unknown there.
 pub fn part_is_ready(holds: impl Fn(usize) -> bool, place: impl FnOnce() -> Option<(u64, u64)>) {
     let is_it = |one: &Communicator| one.open.is_some() && holds(one.slot);
     let found = {
@@ -160,7 +161,8 @@ pub fn part_is_ready(holds: impl Fn(usize) -> bool, place: impl FnOnce() -> Opti
     ARE_OPEN.store(are_open, Ordering::Relaxed);
 }
 
-/// Finds the communicator that is being split, by the stored handle or by rank and size.
+/// Returns the communicator that is being split, found as [`split`] describes: by its stored handle, or by rank and
+/// size.
 fn parent(
     all: &mut [Communicator],
     holds: impl Fn(usize) -> bool,
@@ -195,7 +197,8 @@ fn next() -> Option<Member> {
     Some(member)
 }
 
-/// Writes the process's rank in a named group. If a name is written several times, the last one is valid.
+/// Writes the process's rank in a named group to the record and, if the group's size is known, to the ring. If a group
+/// is written several times, the last rank is valid.
 pub fn write_group(group: &GroupRank<&str>) {
     if is_on() {
         write_shown(Info::Group, group);

@@ -9,7 +9,8 @@ use tllmprof_platform::lifecycle;
 
 /// Maximum number of different functions that are counted. Further functions are ignored.
 const MAX_FUNCTIONS: usize = 8;
-/// The bits of a [`PLACES`] word that hold the count. The address of a function needs at most 48 bits.
+/// The number of low bits of a [`PLACES`] word that hold the count. The other 48 bits suffice for the address of a
+/// function.
 const COUNT_BITS: u32 = 16;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
 

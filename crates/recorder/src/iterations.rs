@@ -1,5 +1,5 @@
 //! Records iterations and windows. Inside a window, and while the flight recorder keeps the latest iterations, the
-//! events of an iteration are written. Otherwise it only adds to a histogram and counters.
+//! events of an iteration are written. Otherwise the iteration is only added to a histogram and to counters.
 //!
 //! All functions are called with the lock on the session's state (the state of steps and windows) held, or on the
 //! thread that is opening or closing a window. So only one thread at a time calls them.
@@ -91,8 +91,8 @@ pub fn iteration_begins(n: u64, excluded: bool) {
         EXCLUDED.store(excluded, Ordering::Relaxed);
         let now = clock::ticks();
         let ended = replace(&SINCE, now);
-        // The caller has ended the previous iteration, or has found that none was open. The time since then was spent in
-        // this library.
+        // The caller has ended the previous iteration, or has found that none was open. The time since then was spent
+        // in this library.
         if is_recording()
             && let Some(header) = space::header()
         {
@@ -119,8 +119,9 @@ fn end(counts: bool, cut: bool) {
         ring::step_ends();
     }
     if n == NONE || !counts {
-        // With some rules, a step ends when its function returns, and the next one begins only at the next call. The
-        // time between is the program's own. So the time of this library begins here ([`iteration_begins`] adds it).
+        // This function is called before each iteration begins, even if no iteration is open: with some rules, a step
+        // ends when its function returns, and the next one begins only at the next call. The time between is the
+        // program's own. Only the time from here on is this library's ([`iteration_begins`] adds it to the counter).
         if is_on() {
             SINCE.store(clock::ticks(), Ordering::Relaxed);
         }
@@ -161,8 +162,8 @@ fn end(counts: bool, cut: bool) {
     }
 }
 
-/// Drops the span of time that was recorded as long as it was not known which calls begin an iteration. From here on
-/// iterations are recorded instead.
+/// Called when it has become known which calls begin an iteration. Until then a span of time was recorded in place of
+/// iterations. Drops this span; from here on iterations are recorded.
 pub fn span_is_replaced() {
     end(false, false);
     flight::forget_span();
@@ -196,7 +197,8 @@ pub fn window_opens(first: u64, past: bool) {
     state::keep(Keeps::Window, true);
 }
 
-/// Writes the histogram of the iterations outside windows that came before the open window.
+/// Writes the histogram of the iterations outside windows that came before the open window. Does nothing if no window
+/// is open.
 pub fn write_before() {
     if !is_recording() {
         return;
@@ -296,7 +298,8 @@ pub fn count_calls(calls: impl Iterator<Item = u64>) {
     header.snapshot();
 }
 
-/// Ends the open iteration and the open window, because the process ends after `iterations` iterations.
+/// Ends the open iteration and the open window, because the process ends after `iterations` iterations. The iterations
+/// that the flight recorder keeps become a window.
 pub(crate) fn finish(iterations: u64) {
     let open = OPEN.load(Ordering::Relaxed);
     end(open < iterations, true);

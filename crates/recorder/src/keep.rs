@@ -90,7 +90,8 @@ pub(crate) fn is_on() -> bool {
     IS_ON.load(Ordering::Acquire) && !HAS_ENDED.load(Ordering::Acquire)
 }
 
-/// Writes the record's size limit, `bytes`, into its header. Called when the record has begun.
+/// Writes the record's size limit, `bytes`, into its header if old windows are dropped. Called when the record has
+/// begun.
 pub(crate) fn begin(bytes: u64) {
     if is_on()
         && let Some(header) = space::header()
@@ -113,8 +114,8 @@ pub(crate) fn is_full(number: u32) {
     }
 }
 
-/// Locks and returns the list of full chunks, after adding the chunks that could not be added while the list
-/// was locked.
+/// Locks and returns the list of full chunks, after adding the chunks in [`MISSED`], which became full while the list
+/// was locked. Returns `None` if the list is not free in time.
 fn full(header: &HeaderBlock) -> Option<Guard<'static, VecDeque<Full>>> {
     let mut full = FULL.lock_for(LOCK_TIMEOUT)?;
     if HAS_MISSED.load(Ordering::Relaxed) && HAS_MISSED.swap(false, Ordering::Acquire) {
@@ -154,7 +155,8 @@ fn miss(number: u32) {
     }
 }
 
-/// Returns a value that changes whenever [`take`] may find a chunk although it found none before.
+/// Returns a value that changes whenever a chunk becomes full or a window opens. If [`take`] has found no chunk, it may
+/// find one once this value has changed.
 pub(crate) fn changes() -> u64 {
     let windows = space::header().map_or(0, |header| header.get(Counter::Windows));
     CHANGES.load(Ordering::Acquire).wrapping_add(windows)
@@ -195,16 +197,16 @@ pub(crate) fn take() -> Option<Option<u32>> {
     };
     header.set(Counter::DroppedUntil, oldest.filled);
     header.set(Counter::WindowsDropped, oldest.windows);
-    // With the snapshot, a reader is sure to accept the new values. Without it, a reader accepts an increase of a
-    // counter only up to a limit, and `DroppedUntil` is a time, which may have grown by more.
+    // A reader ignores a counter that has grown implausibly much since the latest snapshot. The new snapshot makes sure
+    // that the reader accepts these values.
     header.snapshot();
     fence(Ordering::SeqCst);
     Some(Some(oldest.number))
 }
 
 /// Called when no chunk can be reused: every chunk belongs to the latest window or is being written by a
-/// thread. Logs this once. If threads hold most chunks, the message waits until the window closes, when the
-/// final number of threads is known.
+/// thread. Logs once that the latest window is too large. If threads are writing into most chunks, [`window_closes`]
+/// logs another warning instead, because the final number of threads is known only then.
 pub(crate) fn has_none() {
     if !is_on() {
         return;
@@ -224,8 +226,8 @@ pub(crate) fn has_none() {
     }
 }
 
-/// Called when a window has closed. Logs a warning if the record is too small for `threads`, the number of
-/// threads that have recorded events. The warning is repeated only once their number has doubled.
+/// Called when a window has closed. Logs a warning if the record was too small for the threads that record events.
+/// `threads` returns their number. The warning is repeated only once their number has more than doubled.
 pub(crate) fn window_closes(threads: impl FnOnce() -> u64) {
     if !HAS_TOO_MANY.swap(false, Ordering::Relaxed) {
         return;

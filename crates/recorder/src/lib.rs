@@ -125,8 +125,8 @@ pub fn windows() -> (u64, u64) {
     })
 }
 
-/// Records, like [`late`], an event that later events refer to. The reference is valid as long as [`era`]
-/// stays the same.
+/// Records, like [`late`], an event that later events refer to, such as a name. The event can be referred to as long as
+/// [`era`] returns the same number: if the record drops old windows, the number changes when a window opens.
 pub fn latest(event: &Event) {
     if is_on() {
         writers::write_latest(event);

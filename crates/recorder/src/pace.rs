@@ -1,4 +1,4 @@
-//! The durations of the latest iterations, which can be queried from outside while the process runs.
+//! The durations of the latest iterations. Their median can be queried from outside while the process runs.
 //!
 //! A thread stores a duration at the end of each iteration. It holds the lock on the session's state (the state of
 //! steps and windows), or it is opening or closing a window. So only one thread at a time stores a duration.

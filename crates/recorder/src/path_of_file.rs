@@ -28,7 +28,7 @@ pub fn may_write() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) == 0 }
 }
 
-/// Returns the host name of the machine or the container.
+/// Returns the host name of the machine or the container; empty if the system does not report it.
 pub fn host_name() -> OsString {
     let mut name = vec![0_u8; 256];
     // SAFETY: writes at most one byte less than the vector's length, so the last byte stays 0.

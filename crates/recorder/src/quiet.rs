@@ -1,11 +1,12 @@
-//! Blocks signals while the library does a piece of work, so that no handler of the host runs. Discards a signal that
-//! this work may raise.
+//! Blocks signals while the library does a piece of work, so that no signal handler of the program runs meanwhile. If
+//! the work itself raises the signal that the caller expects, such as `SIGXFSZ`, this signal is discarded.
 
 use core::ffi::c_int;
 use core::mem::zeroed;
 
-/// While this value lives, signals are blocked for the calling thread, because a handler might jump out of
-/// the library's work. If the work raised the expected signal, dropping the value discards that signal.
+/// While this value lives, signals are blocked for the calling thread, because a signal handler might jump out of the
+/// library's work. If the work raised the signal that [`Quiet::new`] was given, dropping the value discards that
+/// signal.
 pub(crate) struct Quiet {
     signal: c_int,
     old: libc::sigset_t,

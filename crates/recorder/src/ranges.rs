@@ -64,7 +64,8 @@ pub fn is_kept(window: u32) -> bool {
     window != 0 && window == LAST.load(Ordering::Relaxed)
 }
 
-/// Returns the event of a range that ends now, or `None` if the range is not recorded.
+/// Returns the event of a range that began in window `window` at tick `since` and ends at tick `now`. Returns `None` if
+/// the range is not recorded.
 #[inline]
 pub fn event(window: u32, since: u64, what: What, now: u64) -> Option<Event> {
     if !is_kept(window) {
@@ -73,8 +74,8 @@ pub fn event(window: u32, since: u64, what: What, now: u64) -> Option<Event> {
     if WINDOW.load(Ordering::Relaxed) == window {
         return Some(Event::new(since, now.saturating_sub(since), what));
     }
-    // A range that began after the window closed is not recorded, because its names may have been
-    // written for another window.
+    // The subtraction fails if the window closed after the range had read the window's number but before it read the
+    // time `since`. Such a range is not recorded, because its names may have been written for another window.
     let until_closed = CLOSED.load(Ordering::Relaxed).checked_sub(since)?;
     let mut event = Event::new(since, until_closed, what);
     event.cut = true;
@@ -198,8 +199,8 @@ pub fn marked(names: RangeNames<'_>) {
     }
 }
 
-/// Makes the open ranges invalid in the child of a fork: they belong to the parent's window, which never
-/// closes in the child.
+/// Makes the open ranges invalid in the child of a fork, because they belong to a window of the parent: a range is
+/// recorded only if the number of its window equals [`LAST`].
 fn forget_window(_: &OnlyThread) {
     LAST.fetch_add(1, Ordering::Relaxed);
 }

@@ -56,8 +56,8 @@ lifecycle::global! {
     static FULL: Bounded<Full> = Bounded::new(Full::none());
 }
 
-/// The full chunks, the oldest first. Each has the number of iterations that had been kept when it was
-/// filled.
+/// The full chunks, the oldest first. An entry consists of a chunk's number, and the number of iterations that had been
+/// kept so far when the chunk was filled.
 struct Full {
     chunks: [(u32, u64); MAX_WAITING],
     first: usize,
@@ -77,7 +77,8 @@ impl Full {
         }
     }
 
-    /// Removes the chunks that have become part of a window, and passes their numbers to `give`.
+    /// Removes the chunks that have become part of a window, and passes their numbers to `give`. These are the chunks
+    /// that were filled when fewer than `stays` iterations had been kept. `stays` is the value of [`STAYS`].
     fn settle(&mut self, stays: u64, mut give: impl FnMut(u32)) {
         if self.stays == stays {
             return;

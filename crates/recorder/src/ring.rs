@@ -138,7 +138,7 @@ fn create(path: &Path, facts: &RingFacts<'_>) -> Result<&'static RingBlock, Fail
     Ok(ring)
 }
 
-/// Writes the way in which the process ends. Allocates no memory.
+/// Writes the way in which the process ends into the ring. Allocates no memory.
 pub fn finish(ended: Ended) {
     if let Some(ring) = ring() {
         ring.finish(ended, now());

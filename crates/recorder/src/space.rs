@@ -36,7 +36,7 @@ const EXTENTS: usize = 1 << 14;
 /// The largest size of a record in bytes.
 pub(crate) const MOST_BYTES: u64 = HEADER_BYTES as u64
     + (FIRST_CHUNKS as u64 + (EXTENTS as u64 - 1) * CHUNKS_PER_EXTENT as u64) * CHUNK_BYTES as u64;
-/// More space is reserved when fewer than this number of chunks are free.
+/// More space is reserved when at most this number of reserved chunks have not been handed out.
 const MIN_FREE: u32 = 8;
 /// The maximum time for which a thread waits for another thread that is reserving space. The time starts again
 /// whenever a new chunk appears.
@@ -111,8 +111,8 @@ pub fn set_helper(ask: Ask) {
     let _ = ASK.set(Box::new(ask));
 }
 
-/// Sets up the space of a record in an empty file that may grow to `limit` bytes. Returns its header block,
-/// all zeros. `is_used_again` is true if old chunks are overwritten once the limit is reached.
+/// Sets up the space of a record in an empty file that may grow to `limit` bytes. Returns the record's header block,
+/// which is all zeros. `is_used_again` is true if old chunks are overwritten once the limit is reached.
 pub(crate) fn begin(
     mut file: File,
     limit: u64,
@@ -155,7 +155,8 @@ pub(crate) fn begin(
     Ok(header)
 }
 
-/// Gives the file its name, once its header identifies the process. If this fails, the process has no record.
+/// Gives the file its name, once its header identifies the process. Returns the file's path and, if another file had
+/// the wanted name, what was done about it. If this fails, the process has no record.
 pub(crate) fn publish() -> Result<(PathBuf, Option<NameTaken>), Failure> {
     let mut growing = FILE.lock();
     let published = growing.as_mut().map(|growing| {
@@ -246,8 +247,8 @@ fn ask_for_room(live: &Live) {
     }
 }
 
-/// Reserves space in advance, so that no thread of the program has to wait for it. Called on a thread of the
-/// library.
+/// Reserves space in advance, so that threads that record events need not wait for it. Called on a thread of the
+/// library, and when a window opens.
 pub fn make_room() {
     let Some(live) = live() else { return };
     live.is_asked.store(false, Ordering::Release);
@@ -319,9 +320,9 @@ fn grow(live: &Live, wanted: u32) -> bool {
     }
 }
 
-/// Takes the lock that is needed to reserve space for chunk `wanted`. Waits as long as other threads make progress.
-/// Returns `None` if the space has been reserved by then, or after a time-out without progress: a signal handler may
-/// have interrupted the thread that reserves space.
+/// Takes the lock that is needed to reserve space for chunk `wanted`. Waits as long as other threads reserve more
+/// space. Returns `None` if another thread has reserved space for the chunk meanwhile, or if no space was reserved
+/// during [`GROW_TIMEOUT`]: a signal handler may have interrupted the thread that reserves space.
 fn lock_until_ready(live: &Live, wanted: u32) -> Option<Guard<'static, Option<Growing>>> {
     const LOOKS: u32 = 10;
     let mut seen = live.ready.load(Ordering::Acquire);

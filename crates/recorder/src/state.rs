@@ -17,7 +17,7 @@ lifecycle::global! {
     #[together(calls)]
     static KEPT: AtomicU8 = AtomicU8::new(0);
     /// The reasons why an intercepted call must be inspected before the real function runs, as bits of the enum
-    /// [`Looks`]. Usually no bit is set, because the library records a call only when it returns.
+    /// [`Looks`]. If no bit is set, the library handles a call only when it returns.
     ///
     /// On x86-64, the assembly code that handles intercepted calls reads this word.
     #[fork(keep = "the settings are the same, and the rest is stored where a window opens or an iteration begins")]

@@ -139,8 +139,8 @@ fn calls_are_kept_while_a_window_is_open() {
         capturing: false,
         stream,
     };
-    // `call_at_once` refuses some events, such as one that ends a block of the chunk. So the test makes several
-    // attempts.
+    // `call_at_once` refuses some events, such as the last one of a block (a part of a chunk that has its own
+    // checksum). So the test makes several attempts.
     let mut is_at_once = false;
     let mut attempts = (0..100).map(|_| {
         let thread = on_a_thread(|| {
@@ -562,7 +562,8 @@ fn the_loads_of_experts_are_written_with_the_name_of_their_layer() {
     assert_eq!(loads.collect::<Vec<_>>(), [(0, 7), (1, 0), (2, 9)]);
 }
 
-/// Forks. The child process runs `act` and exits with status 0, or with 1 if `act` panics.
+/// Forks. The child process runs `act` and exits with status 0, or with 1 if `act` panics. Panics in the parent if the
+/// child's status is not 0.
 fn in_a_child(act: impl FnOnce()) {
     // SAFETY: only this thread runs in the child. Glibc's `fork` leaves the allocator usable there, and the
     // child ends with `_exit`.

@@ -29,7 +29,8 @@ lifecycle::global! {
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static THREAD: AtomicU64 = AtomicU64::new(0);
-    /// The usage of the thread [`THREAD`] when it was last measured: one number for each kind of resource.
+    /// The usage of the thread [`THREAD`] when it was last measured: one number for each kind of resource, in the order
+    /// that [`take`] stores them.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static SO_FAR: [AtomicU64; PARTS] = [const { AtomicU64::new(0) }; PARTS];
@@ -347,8 +348,9 @@ pub(crate) fn this_thread() -> u64 {
 mod tests {
     use super::*;
 
-    /// Simulates an iteration. If `ran` is given and waits are measured, the iteration waits for 100 ns and spends
-    /// `ran` ns of them on a processor. Returns true if the wait was measured, and the latest measurement of waits.
+    /// Simulates an iteration. If `ran` is given and a wait is to be measured, the iteration waits for 100 ns and
+    /// spends `ran` ns of them on a processor. Returns true if a wait was to be measured, and the latest measurement of
+    /// waits.
     fn iteration(ran: Option<u64>) -> (bool, (u64, u64)) {
         let is_asked = looks_for(Looks::Wait);
         if let Some(ran) = ran.filter(|_| is_asked) {

@@ -1,6 +1,6 @@
 //! Sums the current iteration's time by cause, such as garbage collection or waits for the GPU. The triggers
-//! (conditions that open a window) need these sums. The sums are also computed outside windows, where no events
-//! are recorded.
+//! (conditions that open a window) and the search for steady iterations need these sums, so they are computed outside
+//! windows, too.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

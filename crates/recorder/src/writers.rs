@@ -2,8 +2,8 @@
 //! so no lock is needed.
 //!
 //! A thread gets a writer at its first event. When the thread ends, its writer and the unfinished chunk pass
-//! to a later thread. So ten thousand short threads use no more chunks than the largest number of threads
-//! that ran at the same time.
+//! to a later thread. So even ten thousand short threads leave no more unfinished chunks than the largest number of
+//! threads that ran at the same time.
 
 pub(crate) mod lasting;
 pub(crate) mod strings;
@@ -233,9 +233,9 @@ impl Writer {
         self.events.with(|events| events.as_mut().is_some_and(act))
     }
 
-    /// Writes an event and counts it as kept, if nothing else has to be done first: the writer is not in use,
-    /// no dropped event has to be reported, the chunk has room, and the event does not end a block. Otherwise
-    /// does nothing and returns false.
+    /// Writes an event and counts it as kept, if nothing else has to be done: the writer is not in use, no dropped
+    /// event has to be reported, the chunk has room, and the event does not end a block (a part of the chunk that has
+    /// its own checksum). Otherwise does nothing and returns false.
     #[inline(always)]
     fn keep_at_once(&'static self, row: EncodedEvent) -> bool {
         if self.is_busy.load(Ordering::Relaxed) || self.unreported.get() != 0 {
@@ -381,7 +381,8 @@ impl Writer {
             .with(|open| open.as_ref().is_none_or(|Ranges(open)| open.is_empty()))
     }
 
-    /// Returns true if the writer is marked as busy but the code that set the mark has been abandoned.
+    /// Called when the writer is marked as busy. Counts a refusal. Returns true after [`REFUSALS`] refusals in a row:
+    /// the code that set the mark is then assumed to have been abandoned.
     #[cold]
     fn was_left(&self) -> bool {
         let kept = self.kept.load(Ordering::Relaxed);

@@ -2,6 +2,9 @@
 //! on many ranks:
 //!
 //! `cargo run --release -p tllmprof-report --example synthetic_job -- FOLDER [HOSTS [STEPS [COLLECTIVES]]]`
+//!
+//! HOSTS: number of hosts, with 8 ranks each (64). STEPS: number of steps (200). COLLECTIVES: number of collectives in
+//! each step (64).
 
 use std::path::PathBuf;
 use std::{env, fs};

@@ -5,6 +5,7 @@
 //! ```
 //!
 //! EVENTS: approximate number of events (10 million). KERNELS: number of kernels that each iteration launches (300).
+//! RANK: rank of the server's process (0).
 
 #[path = "../tests/common/server.rs"]
 mod server;

@@ -2,9 +2,8 @@
 //!
 //! [`Process::read`] reads a record in up to three passes. The first pass collects small tables: iterations, windows
 //! and names. In the second pass each analysis adds up its events. The third pass computes the ledger, which divides
-//! the host's time by cause. So memory depends on the number of iterations, which is limited, and not on the length of
-//! the record. [`Report`] shows several processes side by side, as text ([`Report::text`]) and as JSON
-//! ([`Report::json`]).
+//! the host's time by cause. The passes store sums and tables of limited size, and never all events of a record.
+//! [`Report`] shows several processes side by side, as text ([`Report::text`]) and as JSON ([`Report::json`]).
 //!
 //! Each analysis has a folder. The folder computes the analysis's figures and defines their keys in the JSON, their
 //! lines of text and their rows in a comparison. The HTML page and the exports show the same figures.

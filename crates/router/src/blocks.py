@@ -182,8 +182,8 @@ def _in_mode(parent, mode, is_done, after_each=None):
     of_thread = threading.local()
 
     def enters(block, args):
-        # Do nothing once `is_done` returns true. The hook itself is not removed, because copies of the block have it,
-        # too.
+        # Do nothing once `is_done` returns true. `leaves` then removes the hooks from the original block, but copies
+        # of the block keep them.
         if torch.compiler.is_compiling() or is_done():
             return
         if getattr(of_thread, "mode", None) is None:

@@ -69,7 +69,7 @@ def _sglang(layer, width, is_own):
     attention = sys.modules.get("sglang.srt.layers.dp_attention")
     backend = sys.modules.get("sglang.srt.layers.moe.utils")
     try:
-        # The `part` selects the rows of the table that this rank uses. With an all-to-all, each
+        # The `part` selects the rows of the table of balanced logits that this rank uses. With an all-to-all, each
         # rank routes only its local tokens, so ranks get different parts. Without an all-to-all, the tokens
         # of all ranks are gathered first, and all ranks use part 0.
         if attention.is_dp_attention_enabled() and not backend.get_moe_a2a_backend().is_none():
@@ -101,8 +101,8 @@ _POINTS = [
     _Point(_SGLANG + "fused_moe_triton.layer", "FusedMoE", ("forward",), _SELECT, _sglang, renumbers=True),
     _Point(_SGLANG + "ep_moe.layer", "EPMoE", ("forward",), _SELECT, _sglang, renumbers=True),
 ]
-# For each engine, a module that is loaded late. If none of the engine's points could be hooked once this module is
-# loaded, a warning says that the engine's routers stay as they are.
+# For each engine, a module that is loaded late. If none of the engine's classes in `_POINTS` could be hooked once this
+# module is loaded, a warning says that the engine's routers stay as they are.
 _LAST = {"vllm": _VLLM + "layer", "sglang": _SGLANG + "fused_moe_triton.layer"}
 # For each engine: None if its routers could be hooked, otherwise the reason why they could not.
 _lacks = {}

@@ -229,8 +229,8 @@ static FUNCTIONS: [MethodDef; 3] = [
     MethodDef::with_tuple(c"keep", keep),
 ];
 
-/// Writes the number of tokens that a layer's learned router sent to each expert to the record. Python code calls this
-/// function as `keep(layer, name, tokens)`.
+/// Writes to the record how many tokens a layer's learned router sent to each expert. Python code calls this function
+/// as `keep(layer, name, tokens)`.
 fn keep(_: Python<'_>, args: &Object<'_>) {
     let args: Vec<_> = args.elements().collect();
     if let [layer, name, tokens] = args.as_slice()

@@ -1,10 +1,11 @@
 # The operators that replace a gate's results. They are opaque to torch.compile. Otherwise torch.compile would see that
 # the results of the gate are not used, and would remove the gate's work.
 
-# Three numbers for each layer on each device. The operators read and write these numbers when they run, so one
-# captured graph can run both the learned and the balanced router. The numbers are: whether the router is balanced; how
-# many choices were compared with the table while the router was balanced; and how many of these choices differed. The
-# key is the device and the index of a block of layers. Layers are added one by one, so there may be several blocks.
+# Tensors with three numbers for each layer on each device. The operators read and write these numbers when they run, so
+# one captured graph can run both the learned and the balanced router. The numbers are: whether the router is balanced;
+# how many chosen experts were compared with the table of balanced experts while the router was balanced; and how many
+# of these differed. The key is the device and the index of a block of layers. Layers are added one by one, so there may
+# be several blocks.
 _sheets = {}
 _LAYERS = 1024
 _active = False
@@ -32,10 +33,11 @@ class Layer:
         self.part = part
         self.number = len(_layers)
         self.calls = 0
-        # Number of tokens for each expert, by device: first with the learned router, then with the balanced one.
+        # By device, a pair of tensors. The first one has the number of tokens of each expert: its first half with the
+        # learned router, its second half with the balanced router. The second tensor has the constant 1.
         self.loads = {}
-        # By device, the layer's row of `_sheets`: if the router is balanced (`on`), how many
-        # choices were compared with the table (`held`), and how many of these differed (`unlike`).
+        # By device, the layer's row of `_sheets`: whether the router is balanced (`on`), how many chosen experts were
+        # compared with the table of balanced experts (`held`), and how many of these differed (`unlike`).
         self.numbers = {}
         self.begins()
         # True if only the logits decide the choice of experts, so that the load can be counted from the logits.
@@ -53,8 +55,8 @@ class Layer:
         # Biases that the model adds to the scores of the layer's experts. They are zero while the
         # router is balanced.
         self.biases = ()
-        # True if the experts that the layer chooses from balanced logits are compared with the
-        # table before the layer uses them.
+        # True if the experts that the layer chooses from balanced logits are compared with the table of balanced
+        # experts before the layer uses them.
         self.is_tried = False
         with torch.inference_mode(False), torch.no_grad():
             # Reset the numbers that an earlier model may have left.

@@ -83,7 +83,7 @@ def _hold(ids, layer, decisive):
         wanted = _rows_of(layer, len(ids), None, ids.device)
     except Unbalanced:  # the table has too few rows, so the logits were not balanced either
         return
-    # True for each expert that the table chose for a token, but to which the token did not go.
+    # True for each expert that the table of balanced experts has for a token, but to which the token did not go.
     unlike = (wanted.unsqueeze(-1) != ids.unsqueeze(-2)).all(-1)
     if decisive is None:
         numbers.held.add_(numbers.on, alpha=unlike.numel())

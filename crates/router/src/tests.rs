@@ -142,8 +142,8 @@ fn libpython() -> Option<CString> {
     is_shared.then(|| CString::new(path).unwrap())
 }
 
-/// Python source of a stand-in for the hooked module of torch, with the attributes that the
-/// routers' source needs.
+/// Python source of a stand-in for the hooked module of torch, with the attributes that the routers' source needs. The
+/// import of `colorsys` raises an audit event, at which the library hooks the stand-in.
 const TORCH: &CStr = c"
 import sys, types
 torch = types.ModuleType('torch.nn.modules.module')

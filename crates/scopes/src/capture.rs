@@ -10,8 +10,9 @@ use crate::graphs;
 use crate::nodes::{Made, Node};
 use crate::stack;
 
-/// Called before the calling thread launches a kernel, or copies or sets memory, in a stream that is being captured.
-/// `frame` identifies this call, and `handle` is the stream.
+/// Called before the calling thread launches a kernel, or copies or sets memory, while a stream is being captured.
+/// `frame` identifies this call. `handle` and `per_thread` give the call's stream (see `CallStream`), which need
+/// not be the captured one.
 pub fn node_begins(frame: usize, handle: usize, per_thread: bool) {
     let captured = driver::captured(CallStream { handle, per_thread });
     stack::with(|open| match captured {

@@ -195,9 +195,9 @@ pub(crate) fn kernel(node: usize) -> Option<LaunchNode> {
     })
 }
 
-/// Returns the nodes of a graph whose capture has ended, or `None` if the driver does not report them. The graph
-/// exists, because the program passed it to the call that is just returning. `bodies` takes a graph and one of its
-/// conditional nodes, and returns the node's bodies.
+/// Returns the current nodes of a graph, or `None` if the driver does not report them. The graph still exists, because
+/// the program's call that has used it is just returning. `bodies` takes a graph and one of its conditional nodes, and
+/// returns the node's bodies (the graphs inside it).
 pub(crate) fn shape(graph: usize, bodies: &dyn Fn(usize, usize) -> Vec<usize>) -> Option<Shape> {
     shape_within(graph, bodies, DEEPEST)
 }
@@ -249,8 +249,8 @@ fn nodes(graph: usize) -> Option<Vec<usize>> {
         return Some(Vec::new());
     }
     let mut handles = vec![null_mut(); nodes];
-    // Call the same function with an array for the handles, which the safe type above cannot
-    // express.
+    // Call the same function with an array for the handles. The type of `count`, which is safe to call, takes only an
+    // optional reference to one handle.
     let address = count as *mut c_void;
     // SAFETY: `count` is `cuGraphGetNodes`, which has this type as well.
     let list: Nodes = unsafe { function::at(address) }?;

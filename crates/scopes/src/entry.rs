@@ -117,8 +117,8 @@ impl NativeCalls {
         if self.looks.get() == LOOKS {
             return false;
         }
-        // Return on a signal handler's stack: this stack may have hardly any space left for the look-up, and is not
-        // the thread's own.
+        // Do not look up the bounds while the thread runs on the stack of a signal handler. That stack is not the
+        // thread's own, and may have hardly any space left for the look-up.
         if stack::of_signal_handler().is_some() {
             return false;
         }

@@ -357,9 +357,9 @@ impl Graphs {
         true
     }
 
-    /// Reopens a graph whose capture had ended, because the program captures more work into it. If the driver still
-    /// reports the known nodes, these nodes stay known. Otherwise the handle belonged to an earlier graph, whose
-    /// destruction was not noticed.
+    /// Reopens a graph whose capture had ended, because the program adds more nodes to it. If the driver still reports
+    /// the known nodes, these nodes stay known. Otherwise they are dropped: they belong to an earlier graph with the
+    /// same handle, and the library has not noticed that this earlier graph was destroyed.
     pub(crate) fn reopen(&mut self, handle: usize, shape: Option<&Shape>) {
         let Some(graph) = self.graphs.get_mut(&handle) else {
             return;
@@ -453,8 +453,8 @@ impl Graphs {
             (Some(shape), Nodes::Seen(seen)) => shape.in_order(&seen.0).map(Cow::Owned),
         };
         let kernels = |nodes: &[Node]| nodes.iter().filter(|node| node.launch().is_some()).count();
-        // The filter rejects the graph if nodes were removed from it, or if a known kernel no
-        // longer exists.
+        // `nodes` is `None` if known nodes were removed from the graph. The filter also rejects a graph that has fewer
+        // kernels than are known.
         let Some((shape, nodes)) = shape
             .zip(nodes)
             .filter(|(shape, nodes)| shape.kernels >= kernels(nodes))

@@ -21,7 +21,8 @@ pub struct LaunchNode {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Made {
     Kernel(LaunchNode),
-    /// A copy or a memory set. To run it, the driver may use one of its own kernels.
+    /// A node that is not a kernel of the program, such as a copy, a memory set or a child graph. To run a copy or a
+    /// memory set, the driver may use one of its own kernels.
     Work,
 }
 

@@ -221,8 +221,8 @@ pub fn innermost() -> Option<&'static [u8]> {
     paths::name(with(OpenScopes::scope)?)
 }
 
-/// Called when the calling thread launches work outside a capture. Writes the current scope to the
-/// record, if calls are being recorded and the scope has changed.
+/// Called when the calling thread launches a kernel while no stream is being captured. If calls are being recorded,
+/// writes the current scope to the record, unless it is the one that was last written for this thread in this window.
 pub fn launches() {
     if !recorder::is_keeping() {
         return;

@@ -16,8 +16,8 @@ const UNDECIDED: u8 = 0;
 const IDLE: u8 = 1;
 /// The value of `STATE` while the library counts calls.
 const ACTIVE: u8 = 2;
-/// The value of `STATE` if an environment variable is invalid. The error is logged once the process uses
-/// CUDA, and no call is counted.
+/// The value of `STATE` if an environment variable is invalid. The error is logged when the process first looks up or
+/// calls a CUDA function, and no call is counted.
 const COMPLAINING: u8 = 3;
 
 lifecycle::global! {

@@ -13,14 +13,14 @@ lifecycle::global! {
     #[fork(reset)]
     pub static HAS_CONDITION: AtomicBool = AtomicBool::new(false);
     /// True if data about each iteration are needed to open or close a window: to find steady iterations (iterations
-    /// of similar duration), or to measure until the window's figures are precise enough. Iterations whose batch has
-    /// no requests or tokens do not count in this.
+    /// of similar duration), or to measure until the window's figures are precise enough. Both leave out iterations
+    /// whose batch has no requests or no tokens.
     #[fork(reset)]
     pub static SEARCHES: AtomicBool = AtomicBool::new(false);
 }
 
-/// Returns true if the batch of each new iteration has to be described: a condition or a window of steady
-/// iterations depends on it.
+/// Returns true if the batch of each new iteration has to be described, because a condition, a trigger, or the opening
+/// or closing of a window (see `SEARCHES`) depends on it.
 pub fn wants_facts() -> bool {
     HAS_CONDITION.load(Ordering::Relaxed)
         || SEARCHES.load(Ordering::Relaxed)

@@ -180,7 +180,8 @@ fn report(ended: &Ended, is_unheard: bool, by: EndReason) {
         }
     }
     if ended.uses_cuda {
-        // If no windows were requested, the totals are logged only at debug level.
+        // If no windows were requested, the totals (of garbage collections and waits for the GIL) are logged only at
+        // debug level.
         let is_quiet = settings.windows.is_empty();
         interpreter().report_totals(if is_quiet { Level::Debug } else { Level::Info });
     }

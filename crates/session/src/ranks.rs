@@ -2,9 +2,9 @@
 //!
 //! The sources, in order: environment variables, which engines set late; the Python interpreter (`torch.distributed`,
 //! or the rank that an engine gave its worker); NCCL communicators. Communicators describe groups, and a process may
-//! be in several groups, so they define the rank only if there is exactly one communicator. The rank is looked up when
-//! a window opens or closes. While a window waits for the rank, it is looked up whenever an iteration is about to
-//! begin. No lock is held during this search.
+//! be in several groups, so they define the rank only if there is exactly one communicator. As long as the rank is not
+//! known, it is looked up when the record begins, when a window opens or closes, and in the cases that
+//! `SessionState::asks_rank_at` describes. No lock is held during this search.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,8 +40,8 @@ pub fn communicator(place: Option<(u64, u64)>) {
     }
 }
 
-/// Returns the rank in the only NCCL communicator. Without a communicator, returns [`Rank::None`]; with several, the
-/// rank is unknown.
+/// Returns the rank in the only NCCL communicator. Without a communicator, returns [`Rank::None`]. With several, or if
+/// the values of the only one are invalid, returns [`Rank::Unknown`].
 fn by_communicators() -> Rank {
     match GROUP.load(Ordering::Relaxed) {
         NO_GROUP => Rank::None,

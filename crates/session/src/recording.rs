@@ -1,5 +1,5 @@
-//! The data that the session passes to the record when the record begins: the rule for a step, the reason for
-//! the rule, and the rank.
+//! The data that the session passes to the record when the record begins and when the rule for a step changes: the
+//! rule, the reason for the rule, and the rank.
 
 use core::fmt::{self, Display};
 
@@ -13,8 +13,8 @@ use super::wiring::{SessionFacts, interpreter, sink};
 use crate::engines::DetectedEngine;
 use tllmprof_steps::window::Point;
 
-/// The rule for a step, the reason for the rule, and the rank, to be written into the record.
-/// Copied while the session's state is locked.
+/// The rule for a step, the reason for the rule, and the rank, to be written into the record. These values are copied
+/// while the session's state is locked, and written after it is unlocked.
 pub(crate) struct Beginning {
     step: &'static Step,
     rank: Rank,
@@ -29,8 +29,9 @@ impl Beginning {
         state.begins_record(point).then(|| Self::now(state))
     }
 
-    /// Returns new data for the record if the rule has changed since the record began; otherwise `None`. With `auto`
-    /// the rule changes when the step function of a known engine is first called, or when a step is recognized.
+    /// Returns new data for the record if the rule has changed since it was last written; otherwise `None`. With `auto`
+    /// the rule changes when the step function of a known engine is first called. It also counts as changed when the
+    /// process begins to record a stretch of time in place of iterations, or ends this because a step is recognized.
     pub(crate) fn anew(state: &mut SessionState) -> Option<Self> {
         let is_another = |(recorded, was_span): (&Step, bool)| {
             !core::ptr::eq(recorded, state.step()) || was_span != state.span.is_on()

@@ -25,8 +25,8 @@ pub(crate) fn has_more_than_planned(settings: &Settings) -> bool {
     settings.may_open_unplanned_windows() || settings.flight.is_some()
 }
 
-/// Logs the warning if the settings ask for windows or a record. Called when the process begins to use CUDA while a
-/// system call filter is already installed.
+/// Logs the warning if the settings ask for windows or use the flight recorder. Called when the process begins to use
+/// CUDA while a system call filter is already installed.
 pub(crate) fn say_under_filter(settings: &Settings) {
     if !settings.windows.is_empty() || has_more_than_planned(settings) {
         log::set_level(settings.log);

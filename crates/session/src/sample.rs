@@ -11,7 +11,8 @@ use tllmprof_steps::window::{Edge, Taken};
 use super::state::{Recording, SessionState};
 use super::stream_capture;
 
-/// Called when an iteration begins. If a kernel sample is due, opens a window with this iteration.
+/// Called when an iteration begins. If a kernel sample is due, adds a window to the schedule whose first iteration is
+/// this one.
 pub(crate) fn look(state: &mut SessionState, begun: Begun) {
     let Some(mut sampler) = state.automatic.sampler.take() else {
         return;
@@ -44,8 +45,9 @@ impl SessionState {
     fn may_sample(&self, iteration: u64) -> bool {
         let ranks = self.settings.ranks.as_ref();
         let is_other = |number| ranks.is_some_and(|ranks| !ranks.contains(number));
-        // Once a sample opens, stream captures no longer restart the counting. A planned window that is given by
-        // iteration numbers relies on the restart, so no sample may open before that window.
+        // Once a sample opens, stream captures no longer restart the counting. If a planned window is given by
+        // iteration numbers, these count from the last restart. Then no sample may open as long as the counting may
+        // still restart.
         let is_numbered = !self.counter.may_restart() || !self.schedule.has_numbered();
         is_numbered
             && !self.awaits_rank()
@@ -60,8 +62,8 @@ impl SessionState {
         taken.on_demand && self.automatic.sample == Some(taken.asked)
     }
 
-    /// Closes the open sample to make way for a requested window, which may begin with iteration `next`.
-    /// Returns true if a sample was open.
+    /// If a sample is open, makes it close before iteration `next`, so that a requested window can begin with that
+    /// iteration. Returns true if a sample was open.
     pub(crate) fn end_sample(&mut self, next: u64) -> bool {
         let open = self.schedule.open();
         let is_sample = open.is_some_and(|open| self.is_sample(&open));
@@ -78,8 +80,8 @@ impl SessionState {
         let closes = edge.close.is_some_and(|closed| self.is_sample(&closed));
         if closes {
             self.automatic.sample = None;
-            // CUPTI took time to detach when the sample closed. This time must not count as part of the current
-            // iteration.
+            // CUPTI took time to detach when the sample closed. This time lengthens the current iteration, so the
+            // trigger ignores the iteration.
             if let Some(watch) = &mut self.automatic.watch {
                 watch.interrupt();
             }

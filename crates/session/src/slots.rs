@@ -28,8 +28,9 @@ pub fn is_capturing() -> bool {
     slot().is_some_and(|slot| core::ptr::eq(thread::cells(), cells_of(slot, true)))
 }
 
-/// Counts a call in the calling thread's slot. Called for calls that the assembly code of the call wrappers has not
-/// counted. Returns true if the count now exceeds the limit, so that the thread has to report the call to the session.
+/// Counts `what` (a call, or a function that the rule names) in the calling thread's slot. Called for calls that the
+/// assembly code of the stubs has not counted. Returns true if the count now exceeds the limit, so that the thread has
+/// to report the call to the session. Returns false if the thread has no slot.
 pub fn count(what: Counted) -> bool {
     slot().is_some_and(|slot| {
         let cell = slot.cell(what, is_capturing());

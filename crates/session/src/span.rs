@@ -1,8 +1,8 @@
 //! Stretches of time that are recorded in place of iterations as long as `auto` has recognized no step. So
 //! even a run without a recognized step has a record.
 //!
-//! Each stretch replaces the previous one. When the process ends, the latest stretch that is long enough is
-//! reported as one span. The first reliable iteration drops the stretches.
+//! Each stretch replaces the previous one in the record. When the process ends, the latest stretch that is long enough
+//! is reported. As soon as an iteration of a recognized step begins, the stretches are dropped.
 
 use core::time::Duration;
 use std::time::Instant;

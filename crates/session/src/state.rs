@@ -41,8 +41,9 @@ lifecycle::global! {
     #[fork(reset)]
     pub static OWNER: AtomicI32 = AtomicI32::new(0);
     /// The calls that are counted when they enter the CUDA runtime's function. All others are counted at the driver's
-    /// function. At first this is the set of all calls, because the runtime looks up the driver's functions only in
-    /// its first call.
+    /// function, if the library intercepts the calls that the runtime makes to it. At first this is the set of all
+    /// calls: the runtime looks up the driver's functions in its first call, and the library cannot intercept them
+    /// before that.
     #[fork(reset)]
     pub static ATTENDED: AtomicU64 = AtomicU64::new(CallSet::ALL.bits());
     /// True if waits have to be reported when a thread enters them, and not only when they return. While steps are
@@ -221,8 +222,8 @@ impl SessionState {
     }
 
     /// Called when the process makes a CUDA call. Returns true if this call begins the session. The calling thread
-    /// then has the turn (the right to switch windows), and calls of other threads wait until the profilers are
-    /// ready.
+    /// then has the turn (the right to switch windows), and calls of other threads wait for a limited time until the
+    /// profilers are ready.
     pub(crate) fn begin_to_use_cuda(&mut self) -> bool {
         self.note_cuda();
         let begins = !self.turn.has_begun() && !self.turn.is_taken();
@@ -311,8 +312,9 @@ impl SessionState {
         }
     }
 
-    /// Returns true if nothing has to be done when the process reaches `point`: no window opens or closes, no record
-    /// begins, and no profiler has to be started or stopped.
+    /// Returns true if nothing has to be done when the process reaches `point`: no window opens or closes, the rank
+    /// need not be looked up, no record begins, and no profiler has to be started or stopped. Also returns true if the
+    /// process does not use CUDA, because no window opens then.
     pub(crate) fn has_nothing_at(&self, point: Point) -> bool {
         let has_none = !self.follows_each
             && !self.schedule.has_edge_at(point)
@@ -362,8 +364,8 @@ impl SessionState {
         }
     }
 
-    /// Returns true if the rank has to be looked up at `point`, although no window may open or close there. Engines
-    /// set the rank late, so it is usually looked up only when a window opens or closes. There are three exceptions.
+    /// Returns true if the rank has to be looked up at `point` even if no window opens or closes there. Engines set the
+    /// rank late, so it is usually looked up only when a window opens or closes. There are three exceptions.
     /// If only some ranks open windows, the rank is looked up at the first iteration, because Python may need time to
     /// answer. If a status request asked for the rank, it is looked up at the next iteration. While a window waits for
     /// the rank, it is looked up at each iteration.
@@ -531,13 +533,14 @@ fn kernel_part(settings: &Settings) -> Option<KernelPart> {
     Some(KernelPart { iterations, within })
 }
 
-/// Returns true if `call` is counted when it enters the CUDA runtime's function, even if the driver's
-/// function would count it as well.
+/// Returns true if `call` is counted when it enters the CUDA runtime's function, even if the library also intercepts
+/// the driver's function that the runtime calls.
 pub fn attends(call: Call) -> bool {
     CallSet::from_bits(ATTENDED.load(Ordering::Acquire)).contains(call)
 }
 
-/// Updates the counters of CUDA calls in the record from the counters in `slots`.
+/// Updates counters in the record: those of CUDA calls from the counters in `slots`, and those of Python's garbage
+/// collections and waits for the GIL.
 pub(crate) fn count_calls(slots: &[&Slot]) {
     sink().count_calls(&mut CALLS.iter().map(|row| {
         slots

@@ -111,8 +111,8 @@ pub(crate) fn began(stream: usize, succeeded: bool) {
 }
 
 /// Called after a capture has ended, successfully or not. A relaxed capture may end on another thread than the one
-/// that began it. If counting restarts, returns the locked state, so that the caller can move the process back to the
-/// start of the iterations.
+/// that began it. If the capture makes the count of iterations restart, returns the locked state, so that the caller
+/// can move the process back to the start of the iterations. Otherwise returns `None`.
 pub(crate) fn ended(stream: usize) -> Option<Guard<'static, Option<SessionState>>> {
     let here = slot()?;
     let mut guard = STATE.lock();

@@ -55,7 +55,8 @@ struct Opening {
     verdict: Option<Verdict>,
     /// The settings of kernel sampling, if the window that opens is a kernel sample.
     sampler: Option<Sampler>,
-    /// The number of the window among those requested while the process runs, counted from 1.
+    /// The number of the window among those that are not planned (requested while the process runs, or opened by a
+    /// trigger or for a kernel sample), counted from 1. `None` for a planned window.
     demand: Option<u64>,
     torch_trace: Option<TracePath>,
     /// True if the iterations before the window stay in the record. The flight recorder, which keeps the latest

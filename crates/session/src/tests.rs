@@ -401,7 +401,7 @@ impl Drop for Log {
     }
 }
 
-/// Makes `to` the standard error.
+/// Redirects standard error to the file `to`, and informs the logger.
 fn redirect(to: &impl AsRawFd) {
     // SAFETY: both descriptors are open, and descriptor 2 stays open for its writers.
     let result = unsafe { libc::dup2(to.as_raw_fd(), 2) };

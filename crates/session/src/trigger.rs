@@ -13,7 +13,8 @@ use super::stream_capture;
 use super::wiring::sink;
 
 /// Called when the iteration `begun` begins. `facts` describes its batch, and `spent` is the time of the
-/// previous iteration by cause. Opens a window if the trigger's condition held for the previous iteration.
+/// previous iteration by cause. If the trigger's condition held for the previous iteration and a window can open now,
+/// adds a window to the schedule whose first iteration is `begun`.
 pub(crate) fn look(state: &mut SessionState, begun: Begun, facts: BatchFacts, spent: Spent) {
     let Some(watch) = &mut state.automatic.watch else {
         return;

@@ -34,8 +34,8 @@ pub struct Place<'a> {
     /// True if the iterations before the window stay in the record. The flight recorder, which keeps the latest
     /// iterations, has recorded them.
     pub past: bool,
-    /// The number of the window that opens among those requested while the process runs, counted from 1;
-    /// `None` for a planned window.
+    /// The number of the window that opens among those that are not planned (requested while the process runs, or
+    /// opened by a trigger or for a kernel sample), counted from 1; `None` for a planned window.
     pub demand: Option<u64>,
     /// The path for the PyTorch profiler's trace of the requested window, if a trace was requested.
     pub torch_trace: Option<&'a TracePath>,
@@ -57,7 +57,8 @@ pub struct SessionFacts<'a> {
     pub is_span: bool,
 }
 
-/// The sink: carries out what windows and iterations require of profilers, NVTX ranges and the record.
+/// The sink, which is notified of windows and iterations. It starts and stops the profilers, makes an NVTX range for
+/// each iteration if the settings ask for it, and writes the record.
 ///
 /// The methods that may take long ([`Sink::start`], [`Sink::begin_record`], [`Sink::switch`], [`Sink::finish`]) are
 /// called by one thread at a time, and no lock of the session is held meanwhile.
@@ -101,7 +102,8 @@ pub trait Sink: Sync {
     /// Opens or closes the windows in `edge` for the profilers and the record, at the point in `place`.
     fn switch(&self, place: &Place<'_>, edge: Edge);
     /// Ends the measurements and the open iteration, before the record ends. Called when no more windows open, after
-    /// `iterations` iterations and for the reason `by`.
+    /// `iterations` iterations and for the reason `by`. `capturing` is true if a stream is being captured, so that
+    /// nothing may wait for the device.
     fn ends(&self, iterations: u64, capturing: bool, by: EndReason);
     /// Closes the open window and the profilers at the end of the process, after `iterations` iterations. `drain` is
     /// true if this function may wait for the device. `here` is true if the calling thread may do this work itself, in
@@ -129,11 +131,11 @@ pub trait Doors: Sync {
     /// Intercepts the CUDA runtime's functions for `calls`, in addition to the driver's functions. Stops
     /// intercepting the other functions of the runtime, whose calls are seen at the driver.
     fn attend(&self, calls: CallSet);
-    /// Updates the hooks, so that the library sees those driver calls return that have to be recorded or timed from
-    /// now on.
+    /// Updates the hooks of driver functions: for each driver call that has to be recorded or timed from now on, the
+    /// library also has to see when the call returns.
     fn record_calls(&self);
-    /// Updates the hooks after the number of stream captures in progress has changed. During a capture, the library
-    /// may have to see those driver calls return that add nodes to a graph.
+    /// Updates the hooks after the number of stream captures in progress has changed. During a capture, the library may
+    /// also have to see the return of driver calls that add nodes to a graph.
     fn captures(&self) {}
     /// Logs in which way the functions that the rule names are hooked.
     fn report_named(&self);

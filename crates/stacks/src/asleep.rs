@@ -59,9 +59,9 @@ impl Asleep {
         (process > 0).then_some(process)
     }
 
-    /// If the thread has started a process (as `vfork` does) and waits until that process runs a program of its own,
-    /// returns where the return address of the C library's function is. Until then the new process runs in the
-    /// thread's memory. Otherwise returns `None`.
+    /// If the thread has called a function of the C library that starts a process (such as `vfork`), and waits until
+    /// the new process runs a program of its own, returns where the return address of this function is. Otherwise
+    /// returns `None`.
     pub(crate) fn process_start(&self) -> Option<ProcessStart> {
         if self.call != SystemCall::WaitProcess {
             return None;

@@ -1,9 +1,9 @@
 //! Native stacks that the kernel samples in user space (`perf_event_open`), if it allows this.
 //!
-//! The kernel follows frame pointers, which optimised code seldom has. So it also copies the
-//! registers and the top of the stack, and the library unwinds this copy later. The kernel writes
-//! samples into a ring buffer that exists as long as its mapping. No descriptor stays open, and the
-//! child of a fork does not inherit the ring.
+//! The kernel can only unwind a stack by frame pointers, which optimised code seldom has. So it also copies the
+//! registers and the top of the stack, and the library unwinds this copy later. The kernel writes samples into a ring
+//! buffer, which the library maps into memory. The ring exists as long as this mapping, so its descriptor is closed at
+//! once. The child of a fork does not inherit the ring.
 
 use core::fmt;
 use core::ptr::NonNull;

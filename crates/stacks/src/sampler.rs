@@ -67,8 +67,8 @@ lifecycle::global! {
 /// Ids of strings and frames. The ids are valid as long as the strings are in the record.
 #[derive(Default)]
 struct StringIds {
-    /// The era of the record's strings in which the ids are valid. A new era begins when the record starts without
-    /// strings again.
+    /// The era of the record's strings in which the ids are valid. A new era begins when a window opens in a record
+    /// that drops old windows with their strings: strings are then written again, with new ids.
     era: u32,
     names: CodeNames,
     frames: Frames,
@@ -77,8 +77,7 @@ struct StringIds {
 }
 
 impl StringIds {
-    /// Resets all ids if a new era has begun, in which the record starts without strings again. Returns true if the ids
-    /// were reset.
+    /// Resets all ids if a new era has begun, in which strings get new ids. Returns true if the ids were reset.
     fn keep_up(&mut self) -> bool {
         let era = recorder::era();
         let is_behind = self.era != era;
@@ -499,8 +498,8 @@ impl SamplingThread {
         let (taken, frame) = match found {
             Ok(found) => found,
             Err(error) => {
-                // The kernel refuses to copy the process's memory, so this process takes no more
-                // samples.
+                // The kernel refuses to copy the process's memory, so no Python stack can be read. Until the next
+                // window opens, no further thread is followed.
                 IS_OPEN.store(false, Ordering::Release);
                 let trouble = python::Trouble::Refused(error);
                 log::once!(
@@ -529,7 +528,8 @@ impl SamplingThread {
         true
     }
 
-    /// Adds a followed thread to `waiting` if the system call in which it sleeps is a wait for another task.
+    /// Adds a followed thread to `waiting` if another thread or a child process can end the system call in which it
+    /// sleeps.
     fn note_wait(&mut self, thread: Followed, start: u64, slept: &Slept) {
         let What::Asleep {
             call: Some(call),
@@ -682,8 +682,8 @@ impl SamplingThread {
             };
             let number = thread.number.cast_unsigned();
             ring.each(|sample| {
-                // A window may have opened since the last sample, and the record may have started without strings
-                // again. Then the ids of strings and frames are assigned anew.
+                // A window may have opened since the last sample and begun a new era, in which strings and frames get
+                // new ids.
                 if kept.keep_up() || rate.is_none() {
                     kept.look();
                 }

@@ -1,3 +1,5 @@
+//! Tests that unwind native stacks: those of threads that sleep in a known system call, and copies of the stack of a
+//! running thread.
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;

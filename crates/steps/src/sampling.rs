@@ -7,8 +7,9 @@ use tllmprof_config::kernels::KernelSamples;
 /// Decides for each iteration if a sample of GPU kernels is due.
 ///
 /// The time since the epoch is divided into periods of the length [`KernelSamples::every`]. A sample is due once in
-/// each period. All ranks on a machine share the system's clock, so they are sampled together. If each rank were
-/// sampled at another time, it would be slower than the others at that time, and the others would have to wait for it.
+/// each period after the one in which the first iteration begins. All ranks on a machine share the system's clock, so
+/// they are sampled together. If each rank were sampled at another time, it would be slower than the others at that
+/// time, and the others would have to wait for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampler {
     samples: KernelSamples,
@@ -60,8 +61,8 @@ mod tests {
             sampled((3..40_000).step_by(7), |_| true),
             [10_006, 20_002, 30_005]
         );
-        // In this test the process waited for requests from 7000 ms to 93000 ms. Several samples were due in that time,
-        // but only one is taken when the process works again.
+        // Here the process waits for requests from 7000 ms to 93000 ms. Several samples are due in that time, but only
+        // one is taken when the process works again.
         assert_eq!(sampled([5000, 7000, 93_000, 95_000], |_| true), [93_000]);
     }
 

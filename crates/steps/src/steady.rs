@@ -1,15 +1,17 @@
 //! Detects when the time of a step has settled, so that a window of steady iterations can begin.
 //!
-//! Steps are compared in blocks. The time has settled once the last few blocks agree, in their medians or in
-//! their means. The medians ignore steps that are slow from time to time, such as a garbage collection in
-//! every third step. The means are computed without the longest step of each block. The means are needed for several
-//! threads that step side by side at a steady rate: the steps of all threads begin close together, and one long step
-//! follows until the threads begin again. If steps take over 0.3 s, three steps that agree are enough.
+//! Steps are compared in blocks. The time has settled once the last three blocks of eight steps agree, in their medians
+//! or in their means. The medians ignore steps that are slow from time to time, such as a garbage collection in every
+//! third step. The means are computed without the longest step of each block. The means are needed for several threads
+//! that run steps side by side at a steady rate. A step lasts until any thread begins the next one. So if all threads
+//! begin close together, several short steps and a long one follow each other. If steps take over 0.3 s, three steps
+//! that agree are enough.
 //!
-//! Only the program's own work counts, and only steps that count can end the search. A step that a stream
-//! capture interrupts does not count, because other work runs before and after it. Batches without requests
-//! do not count. Steps in which the program waited for requests do not count either. The library recognizes such a step
-//! because the program reported the wait, or because the step took over ten times as long as usual.
+//! Only the program's own work counts, and only steps that count can end the search. A step in which a stream is
+//! captured does not count, and earlier steps are not compared with later ones, because the program may do other work
+//! after the capture than before it. Batches without requests do not count. Steps in which the program waited for
+//! requests do not count either. The library recognizes such a step because the program reported the wait, or because
+//! the step took over ten times as long as usual.
 
 use core::fmt;
 use core::time::Duration;
@@ -36,8 +38,8 @@ const SLOW_NEEDED: usize = 3;
 const ENOUGH_SLOW: usize = LATEST;
 /// The number of step durations that are stored: those of the latest steps.
 const LATEST: usize = 8;
-/// The duration above which a step can be a pause. Shorter pauses need no special treatment, because a block's median
-/// ignores them.
+/// The time (without waits for the GPU) above which a step can be a pause, that is, a step in which the program
+/// probably waited for requests. Shorter pauses need no special treatment, because a block's median ignores them.
 pub const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 /// The factor for pauses: a step is a pause only if it takes more than this number of times as long
 /// as a usual step.
@@ -61,8 +63,8 @@ pub struct Unsettled {
     /// The number of steps that counted in the search.
     seen: u64,
     /// The number of latest steps that were compared, and the shortest and the longest duration among them.
-    /// If blocks were compared, the durations are medians of blocks. `None` if stream captures left no steps to
-    /// compare.
+    /// If blocks were compared, the durations are medians of blocks. `None` if stream captures left too few
+    /// steps to compare.
     latest: Option<(u64, Duration, Duration)>,
 }
 
@@ -122,7 +124,8 @@ impl Latest {
         (steps.len() >= SLOW_NEEDED).then(|| steps[steps.len() / 2])
     }
 
-    /// Returns the mean duration of the latest slow steps, if their durations agree.
+    /// Returns the mean duration of the latest three steps, if all of them are slow (longer than `SLOW`) and their
+    /// durations agree.
     fn agreed(&self) -> Option<Duration> {
         let (shortest, longest) = self.range(SLOW_NEEDED)?;
         let sum: Duration = self.steps[..SLOW_NEEDED].iter().sum();
@@ -202,7 +205,8 @@ impl Settling {
         self.running = known.counts.then_some((iteration, now));
     }
 
-    /// Returns true if the step, which took `took`, is to be left out as a pause.
+    /// Returns true if the step that has ended, which took `took`, is left out as a pause. After more than
+    /// `MOST_PAUSES` long steps in a row, returns false, because steps have become longer.
     fn is_pause(&mut self, took: Duration, known: Known) -> bool {
         let usual = self.latest.usual();
         let is_long = usual.is_some_and(|usual| known.is_pause(took, usual));
@@ -496,7 +500,8 @@ mod tests {
             _ => 5000,
         };
         assert_eq!(opens_at(late), said("steady at 5.000 ms", NEEDED + 3));
-        // Steps that become longer and stay so are not treated as pauses.
+        // Steps that become longer and stay longer are treated as pauses only at first, so the search ends with their
+        // duration.
         let longer = |n| if n < 10 { 5000 } else { 200_000 };
         assert_eq!(opens_at(longer).0, "steady at 200.000 ms");
         // Long steps in which the thread waits for the GPU count as the program's work, not as

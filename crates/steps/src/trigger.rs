@@ -132,7 +132,8 @@ impl Watch {
         self.trigger.steps
     }
 
-    /// Excludes the current iteration from comparisons, because a stream was captured in it.
+    /// Makes the trigger ignore the current iteration, because a stream was captured in it, or because closing a sample
+    /// of kernels made it longer.
     pub fn interrupt(&mut self) {
         self.runs = None;
         self.over = None;

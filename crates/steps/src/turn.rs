@@ -1,6 +1,6 @@
 //! The turn is the right to open and close windows, which this module calls switching. One thread at a time
-//! has it. That thread opens and closes windows until it has reached the point in the sequence of iterations
-//! at which the other threads are.
+//! has it. That thread opens and closes windows until none is left to open or close up to the point in the sequence
+//! of iterations that the process has reached.
 //!
 //! | stage       | `Claims`    | `GoesOn`                | `Switches`/`Switched` | `Ends`   |
 //! |-------------|-------------|-------------------------|-----------------------|----------|
@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use crate::window::Point;
 
-/// The longest time that other threads wait while one thread opens a window.
+/// The longest time that other threads wait while one thread opens a window or starts the profilers.
 pub const OPENING: Duration = Duration::from_secs(2);
 /// The longest time that other threads wait while one thread closes a window. It is short: the thread that closes the
 /// window waits until the device is idle, and running kernels may need kernels that the other threads launch.

@@ -67,7 +67,8 @@ pub struct Taken {
     pub is_again: bool,
     /// True if the window closes only for a while and opens again later.
     pub goes_on: bool,
-    /// True if the window was requested while the process ran.
+    /// True if the window was not planned from the start: a user, a trigger or the sampling of kernels requested it
+    /// while the process ran.
     pub on_demand: bool,
     /// True if the window lasts until its figures are precise enough.
     pub is_measured: bool,
@@ -98,7 +99,8 @@ impl Taken {
     }
 
     /// Returns a description of the incomplete window if the process ends after `over` iterations; `None` if the
-    /// window is complete by then.
+    /// window is complete by then. A window without a last iteration is incomplete only if it lasts until its figures
+    /// are precise enough.
     pub fn cut(self, over: u64) -> Option<Cut> {
         let is_cut = match self.window.last {
             Some(last) => over <= last,

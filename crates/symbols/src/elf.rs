@@ -20,7 +20,7 @@ pub enum Machine {
 /// The headers of an ELF file.
 pub struct Elf {
     pub machine: Machine,
-    /// The address of the file's entry point; 0 in a library.
+    /// The address of the file's entry point; 0 if it has none, as in most libraries.
     pub entry: u64,
     /// True if the file is loaded at the addresses that it contains. Otherwise these addresses are
     /// offsets from the load address.

@@ -14,15 +14,15 @@ pub struct Function<'a> {
     pub sources: Sources,
     /// True if the function is an ifunc, which only selects another function at run time.
     pub is_ifunc: bool,
-    /// True if the function is Go code, which does not follow the C calling convention.
+    /// True if the function may be Go code, which does not follow the C calling convention.
     pub is_go: bool,
     /// True if calls may pass values in registers that other calls do not preserve, as vector and
     /// SVE calls do (`STO_AARCH64_VARIANT_PCS` of the ELF ABI supplement for AArch64).
     pub is_variant_call: bool,
     /// The kinds of GOT slots through which this module calls the function, if it is an import.
     pub slots: Slots,
-    /// True for an import that its file does not mark as a function, so that the import may be a
-    /// variable.
+    /// True for an import that its file does not mark as a function and for which it has no jump slot, so that the
+    /// import may be a variable.
     pub may_be_data: bool,
 }
 

@@ -17,8 +17,8 @@ pub struct Image {
     pub elf: Elf,
     /// The separate debug file from which the symbol table was read, if any.
     pub debug_file: Option<PathBuf>,
-    /// The file's symbol tables. If an address has several names, those from earlier tables are
-    /// preferred.
+    /// The file's symbol tables. If an address has several names, those from earlier tables come
+    /// first.
     pub(crate) tables: Vec<SymbolTable>,
     /// The kinds of GOT slots of each dynamic symbol, by the symbol's index.
     pub(crate) slots: Vec<Slots>,

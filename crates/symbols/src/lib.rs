@@ -4,13 +4,12 @@
 //! regex of a rule and matches names, mangled or demangled. [`reach()`] returns the way in which
 //! calls of a function can be intercepted.
 //!
-//! The preloaded library uses this crate inside the profiled process, so the crate limits the damage
-//! that a bad file can do. Files are read with `pread` and never mapped, so a file that shrinks
-//! during the read causes an error and no SIGBUS. The buffer of a read is never larger than the
-//! file or 4 KiB, even if the headers claim more. Damaged files cause an error. Demangling recurses
-//! to a limited depth: it needs 512 KiB of stack in an optimised build, and 2 MiB in others. An
-//! image keeps its tables in memory (28 MB for a libLLVM with 300 000 symbols), so drop it after
-//! use.
+//! The preloaded library uses this crate inside the profiled process, so the crate limits the damage that a bad file
+//! can do. Files are read with `pread` and never mapped, so a file that shrinks during the read causes an error and no
+//! SIGBUS. A read never asks for more bytes than the file has (or 4 KiB, if that is more), even if the headers claim
+//! more. Damaged files cause an error. Demangling recurses to a limited depth: it needs 512 KiB of stack in an
+//! optimised build, and 2 MiB in others. An image keeps its tables in memory (28 MB for a libLLVM with 300 000
+//! symbols), so drop it after use.
 
 #![forbid(unsafe_code)]
 

@@ -29,8 +29,8 @@ impl Image {
         functions
     }
 
-    /// Returns the functions for which `pattern` matches at least one name. The search stops after
-    /// more than `limit` matches.
+    /// Returns functions for which `pattern` matches at least one name, at most `limit`, and whether
+    /// there are more.
     pub fn matching(&self, pattern: &Pattern, limit: usize) -> Matches<'_> {
         let mut addresses = BTreeSet::new();
         for table in &self.tables {

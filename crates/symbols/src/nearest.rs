@@ -19,7 +19,7 @@ pub struct Nearest {
     best: Vec<RankedName>,
 }
 
-/// A name with its distance from the pattern's words. Names are ordered by distance, then by
+/// A name with the sum of its edit distances from the pattern's words. Names are ordered by distance, then by
 /// length.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct RankedName {

@@ -81,7 +81,7 @@ pub(crate) struct WordHits<'a> {
 
 impl WordHits<'_> {
     /// Returns false if the name at the offset `at` in the table of strings cannot match, because
-    /// it contains none of the pattern's words.
+    /// it neither contains nor may encode one of the pattern's words.
     pub(crate) fn may_match(&self, at: u32) -> bool {
         let Some(hits) = &self.hits else {
             return true;

@@ -9,7 +9,7 @@ use crate::image::Image;
 /// The way in which calls of a function can be intercepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
-    /// Calls can be intercepted through a GOT slot of this module. This catches all calls of the function from this
+    /// The function is an import. Its calls from the importing module can be intercepted through a GOT slot of that
     /// module.
     Import,
     /// Calls can be intercepted through the GOT slots of other modules and through `dlsym`. The function's first

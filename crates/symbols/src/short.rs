@@ -1,6 +1,6 @@
 //! Shortens a function's name by removing its arguments.
 
-/// Removes arguments, template arguments, the text after them, and unnamed namespaces from a name.
+/// Removes arguments, the text after the arguments, template arguments, and unnamed namespaces from a name.
 /// The result is `ns::Class::f` for `ns::Class<int>::f(int) const [clone .part.0]`.
 pub fn short(name: &str) -> String {
     let name = name.split(" [clone").next().unwrap_or(name);

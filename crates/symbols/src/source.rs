@@ -1,4 +1,4 @@
-//! Reads a file's bytes in pieces.
+//! Opens files, and reads parts of them without mapping them.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -74,8 +74,9 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// Maximum size in bytes of a read for which [`read`] does not check the file's length first.
 const SMALL_SIZE: u64 = 4096;
 
-/// Reads `size` bytes at `offset`. The range must be inside the file, so that the memory that is
-/// allocated is limited by the file's length.
+/// Reads `size` bytes at `offset`. Returns an error with the text `what` if this range is not inside the file. For a
+/// read of more than [`SMALL_SIZE`] bytes, this is checked before memory is allocated, because a damaged file may
+/// claim any size.
 pub(crate) fn read(
     source: &(impl Source + ?Sized),
     offset: u64,

@@ -33,7 +33,7 @@ pub(crate) fn required(regex: &str) -> Option<Words> {
     Some(words)
 }
 
-/// Returns texts, at least one of which is in every match of the regex. Returns `None` if there are no such
+/// Returns texts such that every match of the regex contains at least one of them. Returns `None` if there are no such
 /// texts, or if the regex ignores case. A search for these texts is much faster than the regex.
 pub(crate) fn texts(regex: &str) -> Option<Vec<Vec<u8>>> {
     let texts = any_of(&parse(regex)?, false, false, |text, _, _| Some(text))?;
@@ -85,9 +85,9 @@ fn all_in(mut parts: &[Hir], words: &mut Vec<Vec<u8>>) {
 /// text. The second flag is true if no identifier extends beyond the right end.
 type Pick = fn(&[u8], bool, bool) -> Option<&[u8]>;
 
-/// Finds texts, at least one of which is in every match of `hir`. Returns the part of each text that `pick` selects.
-/// `whole_left` is true if no identifier extends beyond the left end of the match, and `whole_right` is true if none
-/// extends beyond the right end.
+/// Finds texts such that every match of `hir` contains at least one of them. Returns the part of each text that `pick`
+/// selects. `whole_left` is true if no identifier extends beyond the left end of the match, and `whole_right` is true
+/// if none extends beyond the right end.
 fn any_of(hir: &Hir, whole_left: bool, whole_right: bool, pick: Pick) -> Option<Words> {
     match hir.kind() {
         HirKind::Capture(capture) => any_of(&capture.sub, whole_left, whole_right, pick),

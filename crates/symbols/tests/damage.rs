@@ -1,5 +1,5 @@
-//! Tests that damaged files lead to an error or to fewer symbols, but to no panic and no read that is larger than the
-//! file.
+//! Tests that damaged files lead to an error or to fewer symbols, but not to a panic. No read may be larger than the
+//! file, or than 4096 bytes if the file is smaller.
 
 mod common;
 
@@ -27,7 +27,8 @@ impl Source for Watched<'_> {
     }
 }
 
-/// Calls every function of the crate on a file. Returns false if the file is rejected.
+/// Reads the symbols of a file and uses them as the library does: it matches, ranks and classifies functions. Returns
+/// false if the file is rejected.
 fn use_all(bytes: &[u8]) -> bool {
     let source = Watched {
         bytes,

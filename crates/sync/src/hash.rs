@@ -4,9 +4,9 @@
 /// regular pattern (Knuth, "The Art of Computer Programming", volume 3, section 6.4).
 pub const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Returns the position at which the search for a key begins in a table. The result has 32 bits, and a table may use
-/// any of them. Keys are addresses or small numbers, so many keys have the same low bits or the same high bits. The
-/// middle bits of the product depend on both.
+/// Returns a hash of 32 bits for a key: the upper half of the product of the key and [`MIX`]. A table uses some of
+/// these bits as the position at which the search for the key begins. Keys are addresses or small numbers, so many
+/// keys have the same low bits or the same high bits. Each bit of the hash depends on many bits of the key.
 #[inline]
 pub const fn spread(key: u64) -> usize {
     (key.wrapping_mul(MIX) >> 32) as usize

@@ -200,7 +200,7 @@ pub struct Item {
     pub scope: Option<u32>,
 }
 
-/// The duration of an item, in nanoseconds or in ticks of the record's clock.
+/// The duration of an item, in nanoseconds or in ticks of the record's clock; a moment has none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Length {
     Moment,

@@ -39,7 +39,8 @@ pub struct Texts<'a> {
 }
 
 impl Name {
-    /// Appends the name to `to` in the form for exported traces, in which texts are unchanged.
+    /// Appends the name to `to` in the form for exported traces. Texts from the record are not changed: the name of a
+    /// kernel, for example, stays mangled.
     pub fn write(self, texts: Texts<'_>, to: &mut String) {
         let _: fmt::Result = match self {
             Self::Text(id) | Self::Kernel(id) => to.write_str(texts.strings.get(id)),

@@ -10,7 +10,8 @@ use tllmprof_timeline::Interpreter;
 
 const DOCS: &str = include_str!("../../../docs/format.md");
 
-/// Returns events of the kind `kind`, with arbitrary contents.
+/// Returns one event of the kind `kind` for each value of the code (byte 14) that such an event may have. All its other
+/// fields are 0.
 fn events(kind: EventKind) -> Vec<Event> {
     let event = |code: u8| {
         let mut bytes = [0; 24];

@@ -37,7 +37,8 @@ def captured():
 
 graphs = captured() if graphs_on else {}
 copies = torch.cuda.Stream()
-# the queue's size keeps the engine at most one step ahead of the thread that reads
+# The queue holds at most one step. So while the second thread waits for a step's output, the engine launches at most
+# two more steps.
 launched, read = queue.Queue(maxsize=1), []
 
 

@@ -1,12 +1,12 @@
 // llama_loop MODEL single [ROUNDS [TIMES] | --blocks] | parallel: a decode loop with llama.cpp. An iteration is one
 // call of llama_decode.
 //
-// single: in each of ROUNDS rounds (2), decodes a prompt and then one token at a time. TIMES: a file that gets the
-// time when each llama_decode began, in ns, as 64-bit numbers. --blocks: makes whole rounds on request. Each line of
-// standard input is a number of seconds. For each, prints the number of steps, their duration, their processor time,
+// single: in each of ROUNDS rounds (default: 2), decodes a prompt and then one token at a time. TIMES: a file that gets
+// the time when each llama_decode began, in ns, as 64-bit numbers. --blocks: makes whole rounds on request. Each line
+// of standard input is a number of seconds. For each, prints the number of steps, their duration, their processor time,
 // and the median step.
-// parallel: decodes eight sequences that begin and end at different times. A batch has one token of each sequence,
-// or the whole prompt of a sequence that begins.
+// parallel: decodes up to eight sequences at a time, which begin and end at different times. For each of them, a batch
+// has one token, or the whole prompt if the sequence begins with this batch.
 #include <dlfcn.h>
 #include <time.h>
 

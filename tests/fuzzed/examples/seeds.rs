@@ -1,5 +1,6 @@
-//! Writes the fuzzer's seeds: `seeds FOLDER [RECORD…]`. Without RECORD arguments, the seeds are records of an
-//! artificial server, a record with one event of each type, and exports of nsys.
+//! Writes the fuzzer's seeds: `seeds FOLDER [RECORD…]`. With RECORD arguments, the seeds are these records. Without,
+//! they are a record of an artificial server, records with one event of each type (whole, unfinished and cut off), and
+//! exports of nsys.
 
 use std::error::Error;
 use std::fs;

@@ -1,4 +1,5 @@
-//! Fuzzes records, both unchanged and with checksums that are recomputed to match their contents.
+//! Fuzzes the readers of records. Each input is read twice: as it is, and with checksums that were recomputed to match
+//! its contents.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,7 +20,7 @@ fn both(packed: &[u8], look: impl Fn(&[u8])) {
     look(&record);
 }
 
-/// Reads a damaged record. The reader returns either an error or the undamaged part.
+/// Reads a record that may be damaged. The reader returns either an error or the undamaged part.
 pub fn reader(packed: &[u8]) {
     both(packed, |record| {
         let Ok(reader) = Reader::new(record) else {

@@ -1,9 +1,9 @@
-//! Fuzzes recorded streams of CUDA calls.
+//! Fuzzes the reader of recorded sequences of CUDA calls ("streams"), from which the step learner finds iterations.
 
 #[path = "../../../crates/cli/src/streams/replay.rs"]
 mod replay;
 
-/// Reads a stream with any content. The stream is either refused or replayed.
+/// Reads a sequence of calls with any content. It is either refused or replayed through the step learner.
 pub fn streams(bytes: &[u8]) {
     let Ok(replay) = replay::replay(bytes) else {
         return;

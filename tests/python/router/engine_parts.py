@@ -107,8 +107,8 @@ class StandIn(types.ModuleType):
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        # A name that the engines use as a base class needs a real class, which is in NAMES. Of the other names,
-        # constants get False, and all others a mock.
+        # NAMES has the values of some names, such as the engines' base classes, because a base class has to be a real
+        # class. Of the names that are not in NAMES, those in capitals (constants) get False, and the others get a mock.
         value = NAMES.get(name)
         if value is None:
             value = False if name.strip("_").isupper() else mock.MagicMock(name=name)

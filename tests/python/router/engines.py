@@ -135,8 +135,8 @@ def vllm(is_renamed):
             quant_method=method, _quant_method=method, gate=gate, layer_name="layer", _fse_fuse_gate=False,
             shared_experts=None, _shared_experts=None, shared_experts_stream=None, use_dp_chunking=False,
             ensure_moe_quant_config_init=lambda: None, ensure_dp_chunking_init=lambda: None)
-        # Some of these names are computed properties of the class. A subclass replaces these
-        # properties, so that the object can have the values in `parts`.
+        # Some names in `parts` are read-only properties of the class. The subclass replaces these properties by
+        # plain attributes, so that the object can have the values in `parts`.
         computed = {name: None for name in parts if isinstance(getattr(Runner, name, None), property)}
         made = object.__new__(type(Runner.__name__, (Runner,), computed))
         if isinstance(made, torch.nn.Module):
@@ -328,8 +328,8 @@ def run(number, folder, engine, *words):
     ways, gate = {"vllm": vllm, "sglang": sglang}[engine](change == "renamed")
     router = sys.modules.get("_tllmprof_router")
     wanted = [way for way in ways if way in words] or list(ways)
-    # A program that builds a model assigns modules to other modules. Such an assignment makes the library look for
-    # routers.
+    # The library looks for routers when a program builds a model, that is, assigns modules to other modules. This line
+    # makes such an assignment.
     torch.nn.Module().child = torch.nn.Module()
     for way in wanted:
         call = ways[way]

@@ -3,6 +3,8 @@
 //! it commits to the attempt. An abandoned attempt can no longer be committed, and a committed one can no longer be
 //! abandoned.
 //!
+//! The columns of the table are the events ([`AttemptEvent`]), and each cell is the new state:
+//!
 //! | state          | `Begins`      | `Abandons`     | `Commits(n)`   | `Commits(m)`, m ≠ n |
 //! |----------------|---------------|----------------|----------------|---------------------|
 //! | `Wanted(n)`    | `Wanted(n+1)` | `Abandoned(n)` | `Committed(n)` |                     |

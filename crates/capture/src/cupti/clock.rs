@@ -1,7 +1,8 @@
 //! Conversion between CUPTI's clock and the clock of the record, whose unit is the tick.
 //!
-//! CUPTI's times are nanoseconds of `CLOCK_REALTIME`. The conversion uses two moments at which both clocks were read,
-//! and assumes that ticks pass at a constant rate between these moments.
+//! CUPTI's clock counts nanoseconds. It is `CLOCK_REALTIME`, or a clock that differs from it by a constant
+//! ([`ahead`]). The conversion uses two moments at which both clocks were read, and assumes that ticks pass at a
+//! constant rate between these moments.
 
 use tllmprof_platform::system::{SystemClock, nanoseconds};
 use tllmprof_recorder as recorder;

@@ -1,5 +1,5 @@
-//! Work with CUPTI that the worker thread does. It runs there because it may take long or hang, and a thread of the
-//! program must not hang with it.
+//! Work with CUPTI that the worker thread does. The work may take long or hang, and a thread of the program must not
+//! hang with it.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -88,7 +88,8 @@ lifecycle::global! {
     static CLOSED_US: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Returns true if CUPTI is attached to the driver, whether it is enabled or disabled.
+/// Returns true if this library has attached CUPTI to the driver, and has neither detached nor released it since. CUPTI
+/// may be enabled or disabled.
 pub(crate) fn is_in() -> bool {
     PRESENCE.state() != Presence::Out
 }
@@ -306,8 +307,8 @@ pub(crate) fn is_early() -> bool {
     !is_on() && !gate::have_settled(SETTLE_TIME)
 }
 
-/// Detaches CUPTI from the driver. Disabling CUPTI is not enough: only detaching restores the speed of launches.
-/// While CUPTI detaches, no thread may be in the driver, and the device must be idle.
+/// Tries to detach CUPTI from the driver, and returns the result. Disabling CUPTI is not enough: only detaching
+/// restores the speed of launches. While CUPTI detaches, no thread may be in the driver, and the device must be idle.
 fn leave() -> Left {
     let number = ATTEMPT.state().number();
     let (Some(cupti), Some(driver)) = (Cupti::get(), Driver::get()) else {
@@ -377,9 +378,9 @@ fn release() {
     }
 }
 
-/// Returns true if CUPTI has recorded more calls than have passed the gate (the barrier in front of the driver). This
-/// means that some calls bypass the gate, for example calls from a library that was opened with `RTLD_DEEPBIND`. Such a
-/// call may be in the driver now.
+/// Returns true if CUPTI has recorded clearly more calls than have passed the gate (the barrier in front of the
+/// driver). This means that some calls bypass the gate, for example calls from a library that was opened with
+/// `RTLD_DEEPBIND`. Such a call may be in the driver now.
 fn is_passed_by(totals: RecordedCounts) -> bool {
     /// Number of calls by which CUPTI's count may exceed 17/16 of the gate's count. There are two harmless causes of an
     /// excess: calls that were active when CUPTI was enabled, and calls that CUPTI counts several times.

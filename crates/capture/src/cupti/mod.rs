@@ -1,5 +1,5 @@
-//! Records GPU kernels with CUPTI, in some iterations of each window (`TLLMPROF_KERNELS`): usually the first ones. A
-//! window that lasts until its figures are precise enough has a part for this at its end.
+//! Records GPU kernels with CUPTI, in some iterations of each window (`TLLMPROF_KERNELS`): usually the first ones. But
+//! in a window that lasts until its figures are precise enough, kernels are recorded only in the last iterations.
 //!
 //! ```text
 //! window opens ──▶ attach ──▶ N iterations ──▶ detach ──▶ … window closes
@@ -62,8 +62,8 @@ const LEAVE_TIMEOUT: Duration = Duration::from_millis(300);
 /// Maximum time to wait until CUPTI is detached, once the worker has begun to detach it and the attempt can no longer
 /// be abandoned.
 const FINALISE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum time to wait for the lock on the plan, for the worker, and for the release of CUPTI, before another
-/// profiler's call of CUPTI. The call is delayed by the sum of these waits.
+/// Maximum time of each wait before another profiler's call of CUPTI: for the lock on the plan, for the worker, and for
+/// the release of CUPTI. The call is delayed by these waits and by an attempt to detach CUPTI.
 const YIELD_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum time to wait at the end of the process: for the lock on the plan, and then for the worker, until CUPTI has
 /// handed over its records.
@@ -78,8 +78,8 @@ lifecycle::global! {
     /// Number of iterations of the current window in which kernels are recorded.
     #[fork(keep = "stored where a window opens")]
     static STEPS: AtomicU64 = AtomicU64::new(0);
-    /// The reasons for recording no kernels that have already been logged, as a bit set. The bit of a reason is its
-    /// [`KernelsRefusal::number`].
+    /// Bit set of reasons why kernels are not recorded. A bit is 1 if the reason has already been logged. The bit of a
+    /// reason is its [`KernelsRefusal::number`].
     #[fork(keep = "the parent has said it")]
     static REPORTED: AtomicU32 = AtomicU32::new(0);
     #[fork(by = in_child)]

@@ -18,7 +18,7 @@ lifecycle::global! {
     /// Number of subscriptions to CUPTI that other profilers have.
     #[fork(reset)]
     static SUBSCRIBED: AtomicU32 = AtomicU32::new(0);
-    /// True if a profiler has registered functions for CUPTI's buffers. This is possible without a subscription.
+    /// True if another profiler has registered functions for CUPTI's buffers. This is possible without a subscription.
     #[fork(reset)]
     static HAS_REGISTERED: AtomicBool = AtomicBool::new(false);
 }
@@ -68,8 +68,8 @@ pub(crate) fn returned(call: CuptiCall, succeeded: bool) {
     }
 }
 
-/// Subtracts 1 from a count, unless the count is 0. The count is 0 if another profiler ends a subscription that began
-/// before this library was loaded.
+/// Subtracts 1 from a count, unless the count is 0. For example, the count of subscriptions may be 0 if another
+/// profiler ends a subscription that began before this library was loaded.
 fn one_less(count: &AtomicU32) {
     let _ = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
         count.checked_sub(1)

@@ -1,5 +1,5 @@
-//! The plan for CUPTI: a state machine that decides what the thread that opens and closes windows must do with CUPTI at
-//! each iteration and window.
+//! The plan for CUPTI: a state machine. At each iteration and window, it decides what must be done with CUPTI. The
+//! thread that opens and closes windows then does this.
 //!
 //! In the table, each cell has the action, if one is required, and the new state, if it changes. "Stop" means: write
 //! into the record that kernels were recorded up to the iteration that has just ended. "Stop before" means the same for
@@ -19,8 +19,9 @@
 //! Attaching results in `Attached` (`Waiting` → `Taking`) or `NotAttached` (→ `Off`, `Leaving` or `Hopeless`).
 //! Detaching results in `Left` (→ `Off`), `Busy` (→ `Leaving`, to try again later, or `Off`), `Early` (→ `Leaving`,
 //! to try again later) or `Broken` (→ `Hopeless`). `Yields` turns `Taking` into `Cut`, and removes a pending
-//! detachment from all other states. `Closed` has the same effect as `Begins` in the states `Leaving` and `Hopeless`,
-//! and no effect in the other states. A transition that the table leaves empty changes nothing.
+//! detachment from all other states. `Hopeless` is final: these results and `Yields` change only its pending
+//! detachment. `Closed` has the same effect as `Begins` in the states `Leaving` and `Hopeless`, and no effect in the
+//! other states. A transition that the table leaves empty changes nothing.
 
 #[cfg(test)]
 mod tests;

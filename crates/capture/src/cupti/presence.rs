@@ -1,4 +1,5 @@
-//! The state of CUPTI in the driver. Only the worker thread changes it; any thread may read it.
+//! The state of CUPTI in the driver. Only the worker thread changes it; any thread may read it. The columns of the
+//! table are the events ([`PresenceEvent`]), and each cell is the new state:
 //!
 //! | state | `Subscribed` | `Enabled` | `SwitchedOff` | `Finalised`, `Released` |
 //! |-------|--------------|-----------|---------------|-------------------------|
@@ -15,7 +16,8 @@ use tllmprof_sync::States;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Presence {
-    /// CUPTI is not attached by this library. Another profiler may use it.
+    /// This library does not use CUPTI: it has not attached CUPTI, has detached it, or has released it to another
+    /// profiler.
     Out,
     /// CUPTI is attached but disabled, so it records nothing. Launches are still slower than without CUPTI.
     In,

@@ -42,7 +42,8 @@ struct Taking {
     /// The era of the record (`recorder::era`) in which the string numbers in `names` are valid. When the record
     /// numbers its strings anew, a new era begins and `names` is cleared.
     era: u32,
-    /// Correlation ids by which CUPTI identifies the CUDA calls that submitted the recorded work.
+    /// Correlation ids by which CUPTI identifies the CUDA calls that submitted the reported work, including work
+    /// without times.
     calls: HashSet<u32>,
     last: u32,
     /// The graph nodes whose kernels have run. Used only if the scopes of kernels (the modules, ranges and functions
@@ -68,7 +69,7 @@ pub(crate) struct RecordedCounts {
     pub dropped: u64,
     /// Number of CUPTI's records that contain no times.
     pub untimed: u64,
-    /// Number of CUDA calls that submitted the recorded work.
+    /// Number of CUDA calls that submitted this work, including the work without times.
     pub calls: u64,
 }
 
@@ -93,8 +94,8 @@ pub(crate) fn begin(since: ClockReading, ahead: i64) {
 /// may be CUPTI's, which may hang.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Finds the scopes (modules, ranges and functions) of the graph nodes whose kernels have been recorded so far, and
-/// writes the result into the record.
+/// Finds the scopes (modules, ranges and functions) of the graph nodes whose kernels were recorded since the last call
+/// of this function, and writes the result into the record.
 pub(crate) fn judge() {
     let replayed = TAKING
         .lock_for(LOCK_TIMEOUT)
@@ -104,7 +105,8 @@ pub(crate) fn judge() {
     }
 }
 
-/// Ends the recording of GPU work. From then on, records that CUPTI hands over are dropped.
+/// Ends the recording of GPU work. From then on, records that CUPTI hands over are dropped. Does nothing if another
+/// thread holds the lock on `TAKING` for longer than [`LOCK_TIMEOUT`].
 pub(crate) fn end() {
     if let Some(mut taking) = TAKING.lock_for(LOCK_TIMEOUT) {
         *taking = None;

@@ -262,7 +262,7 @@ fn an_attempt_is_given_up_once_and_a_late_worker_finds_that() {
     assert_eq!(jobs::left(), Left::Busy);
     assert!(jobs::abandon_attempt());
     assert!(!jobs::abandon_attempt());
-    // CUPTI cannot be detached in this test, because the process has no CUDA driver.
+    // CUPTI cannot be detached in this test, because the process has no CUDA driver. The result for this is `Unseen`.
     work(Job::Leave);
     assert_eq!(jobs::left(), Left::Unseen);
 }

@@ -16,8 +16,8 @@ use super::version::Version;
 pub(crate) struct Elf {
     pub is_64: bool,
     pub machine: u16,
-    /// The dynamic linker that the file requests. Most libraries request none. A program that requests none is static,
-    /// and nothing can be preloaded into it.
+    /// The dynamic linker that the file requests. Most libraries request none. A program that requests none is either
+    /// statically linked, so that nothing can be preloaded into it, or is the dynamic linker itself.
     pub interpreter: Option<String>,
     pub needed: Vec<String>,
     pub soname: Option<String>,
@@ -179,7 +179,8 @@ where
             read_dynamic::<Header, _>(&mut found, segments, entries, endian, data)?;
         }
     }
-    // Only the remaining fields come from section headers. A stripped file may have no section headers.
+    // The remaining fields (the glibc versions, `rodata`, `python` and `has_cuda_symbols`) come from section headers. A
+    // file may have no section headers; then these fields stay empty.
     read_sections::<Header, _>(&mut found, header, endian, data)?;
     Ok(found)
 }

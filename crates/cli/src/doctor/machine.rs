@@ -81,7 +81,8 @@ fn taken(section: &mut Section, name: &str, meaning: &str) {
     }
 }
 
-/// Returns the number of GPUs, from their device files: `/dev/nvidia0` and so on. WSL has a single file for all GPUs.
+/// Returns the number of GPUs, from their device files: `/dev/nvidia0` and so on. On WSL, which has a single file for
+/// all GPUs, the number is at most 1.
 pub(crate) fn devices() -> usize {
     let numbered = fs::read_dir("/dev")
         .into_iter()

@@ -86,7 +86,7 @@ pub(crate) fn admit(command: &[OsString], library: &Path, log: Level) -> Result<
             return refusal.status.map_or(Ok(()), failure);
         }
     };
-    // An unreadable library is not reported here, because the search for the library already reports it.
+    // An unreadable library is not reported here, because `tllmprof run` has already checked the library with `unfit`.
     let Ok(library) = Elf::read(library) else {
         return Ok(());
     };

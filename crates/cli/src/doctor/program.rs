@@ -186,7 +186,8 @@ fn loaded(loader: &Path, arguments: &[OsString]) -> Option<Result<Program, Strin
     })
 }
 
-/// Returns the program that runs a script: the one that the `#!` line names.
+/// Returns the program that runs a script: the one that the `#!` line names, directly or through env(1). If there is no
+/// such line, this is `/bin/sh`.
 fn interpreter(script: &Path) -> Result<PathBuf, StartRefusal> {
     let line = line_of_script(script).map_err(|error| format!("{}: {error}", script.display()))?;
     let Some(line) = line else {

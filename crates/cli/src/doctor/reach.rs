@@ -1,5 +1,5 @@
-//! Predicts what happens if the library is preloaded into a program: whether the program starts, and whether the
-//! library is loaded into the program.
+//! Predicts what happens if the tllmprof library is preloaded into a program: whether the program starts, and whether
+//! the library is loaded into the program.
 //!
 //! If the dynamic loader cannot load the library itself, the program may run without the library, and the user may get
 //! no message. If the loader cannot satisfy the library's requirements, it ends the program. AddressSanitizer ends a
@@ -47,7 +47,8 @@ impl Obstacle {
     }
 }
 
-/// Returns the obstacle that certainly keeps the library out of this program, or `None` if there is none.
+/// Returns an obstacle if it is certain that the library cannot be loaded into the program. Returns `None` if this is
+/// not certain.
 pub(crate) fn obstacle(program: &Program, library: &Elf, search: &Search) -> Option<Obstacle> {
     let elf = &program.elf;
     // If the command line names a loader, the kernel starts the loader's file. Then the mode of that file, not the
@@ -173,8 +174,8 @@ fn not_there(program: &Program, library: &Elf, search: &Search) -> Option<String
     ))
 }
 
-/// Returns an obstacle if the program uses the shared runtime of AddressSanitizer. That runtime ends the program if
-/// another library is loaded before the runtime.
+/// Returns the reason why nothing can be preloaded into the program, if the program uses the shared runtime of
+/// AddressSanitizer. That runtime ends the program if another library is loaded before the runtime.
 fn has_to_come_first(program: &Program) -> Option<String> {
     const RUNTIMES: [&str; 2] = ["libasan.so", "libclang_rt.asan"]; // of GCC and of clang
     const OPTION: &str = "verify_asan_link_order";

@@ -135,9 +135,10 @@ impl Search {
         fits(&path, like).then_some(path)
     }
 
-    /// Returns the paths at which the loader may find the library `name`, if a program or a library that is preloaded
-    /// into the program requires it: those in the folders that the program or `LD_LIBRARY_PATH` names, and the one that
-    /// [`Search::by_name`] returns.
+    /// Returns the paths at which the loader may find the library `name` for the program, or for a library that is
+    /// preloaded into the program. These are the paths in the folders that the program (RPATH, RUNPATH) or
+    /// `LD_LIBRARY_PATH` names, and the path that [`Search::by_name`] returns. Only files of the program's architecture
+    /// count.
     pub(crate) fn find_candidates(
         &self,
         name: &str,

@@ -97,8 +97,9 @@ pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
     if !arguments.command.is_empty() {
         doctor::admit(&arguments.command, &library, settings.log).map_err(usage)?;
     } else if arguments.format == EnvFormat::Shell {
-        // All programs that the user starts from the shell will get the library. If the library cannot be loaded, none
-        // of them would start, so check that first.
+        // All programs that the user starts from the shell will get the library. If the system does not meet the
+        // library's requirements, for example because its glibc is too old, none of these programs would start. So this
+        // is checked first, for `/bin/sh` as an example of these programs.
         doctor::admit(&["/bin/sh".into()], &library, Level::Off)?;
     }
     let variables = arguments.variables(&settings)?;
@@ -200,8 +201,8 @@ impl EnvArguments {
         })
     }
 
-    /// Returns the variables to print: those that the options or this environment set. If they do not set them, the
-    /// run's identifier, which all processes of the run must share, and the default path of records are added.
+    /// Returns the variables to print: those that the options or this environment set. The identifier of the run, which
+    /// all processes of the run must share, and the path of records are added if they are not set.
     fn variables(&self, settings: &Settings) -> Result<Variables> {
         let mut given = self.options.given(Measures::All);
         let is_given = |name: &str, given: &[Given]| {

@@ -76,7 +76,8 @@ pub(crate) fn mpirun(preload: &OsStr, variables: &Variables) -> Vec<u8> {
 }
 
 /// Returns the arguments with which a launcher starts env(1), which sets the variables and starts the program. So the
-/// launcher itself and its helper programs do not get the library.
+/// launcher itself and its helper programs do not get the library. `option` is an option of the launcher; it comes
+/// first.
 pub(crate) fn by_env(option: &str, preload: &OsStr, variables: &Variables) -> Vec<u8> {
     let mut words = vec![
         option.into(),

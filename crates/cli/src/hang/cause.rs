@@ -12,9 +12,9 @@ pub(crate) struct StuckCause {
 }
 
 impl StuckCause {
-    /// Returns the reason why the thread that makes the steps does not continue. The search follows locks and the GIL
-    /// from each waiting thread to the thread that holds them. Returns `None` if that thread is not known, for example
-    /// because the process has ended.
+    /// Returns the reason why the rank's main thread, which usually makes the steps, does not continue. The search
+    /// follows locks and the GIL from each waiting thread to the thread that holds them. Returns `None` if the main
+    /// thread is not known, for example because the process has ended.
     pub(crate) fn find(rank: &RankState) -> Option<Self> {
         let first = rank.main_thread()?;
         let mut chain = vec![first];

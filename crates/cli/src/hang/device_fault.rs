@@ -12,13 +12,15 @@ use rustix::io::Errno;
 const KERNEL_LOG: &CStr = c"/dev/kmsg";
 /// Maximum size of a message of [`KERNEL_LOG`], in bytes.
 const MAX_MESSAGE: usize = 8192;
-/// Maximum number of messages that are read. The kernel may add messages while this program reads them.
+/// Maximum number of messages that are read. Without a maximum, the reading might not end, because the kernel may add
+/// messages while this program reads them.
 const MAX_MESSAGES: usize = 1 << 20;
-/// Beginning of each Xid error in the kernel log.
+/// Text with which the message of each Xid error begins. In a line of the kernel log, other text, such as the time, may
+/// come before the message.
 const MARK: &str = "NVRM: Xid (";
 
-/// Returns the meaning of an Xid error, in the words of NVIDIA's list of Xid errors. Returns `None` for codes that are
-/// not in the table below.
+/// Returns the meaning of an Xid error, in the words of NVIDIA's list of Xid errors. Returns `None` for codes that this
+/// function does not list.
 const fn meaning(code: u32) -> Option<&'static str> {
     Some(match code {
         8 => "GPU stopped processing",

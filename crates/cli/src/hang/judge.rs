@@ -14,11 +14,11 @@ use super::wording::{last_of, names};
 /// Minimum time, in nanoseconds, for which ranks must have been quiet before they are called stuck. A rank is quiet
 /// while no step or collective begins or ends.
 pub(crate) const LEAST_QUIET_NS: u64 = 3_000_000_000;
-/// Minimum time, in nanoseconds, for which all ranks must have waited for the GPU before they are called stuck. A
-/// shorter wait may be a long prefill.
+/// Minimum time, in nanoseconds, for which a rank that waits for the GPU must have been quiet before the ranks are
+/// called stuck, if no rank is late. A shorter wait may be a long prefill.
 const LONGEST_PREFILL_NS: u64 = 10_000_000_000;
-/// Minimum time for which all ranks must have waited for the GPU before they are called stuck, as a multiple of the
-/// longest recent step. The longer of this time and [`LONGEST_PREFILL_NS`] applies.
+/// Minimum time for which a rank that waits for the GPU must have been quiet before the ranks are called stuck, as a
+/// multiple of the longest recent step. The longer of this time and [`LONGEST_PREFILL_NS`] applies.
 const LONGER_THAN_STEPS: u64 = 2;
 /// Maximum time, in nanoseconds, for which a rank whose thread uses the processor counts as working while no step or
 /// collective begins or ends. After this time, the thread may be waiting in a busy loop.

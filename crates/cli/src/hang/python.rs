@@ -12,7 +12,8 @@ const MAX_THREADS: usize = 4096;
 const MAX_FRAMES: usize = 4096;
 /// Maximum number of characters that are read of a Python name.
 const MAX_CHARACTERS: usize = 4096;
-/// Number of bytes from the `holder` field of a GIL to the end of the GIL's condition variables and mutexes.
+/// Upper limit of the number of bytes from the field that names the holder of a GIL to the end of the GIL's condition
+/// variables and mutexes.
 const GIL_BYTES: u64 = 256;
 /// Offset of the kernel's thread id in the structure to which `pthread_self` points (glibc on x86-64).
 const TID_IN_PTHREAD: u64 = 720;
@@ -204,8 +205,8 @@ mod tests {
 
     use super::*;
 
-    /// Starts a Python process that runs `code`. Calls `act` with a view of the process once the process has printed a
-    /// line.
+    /// Starts a Python process that runs `code`. Calls `act` with the id and a view of the process once the process has
+    /// printed the line `here`. Does nothing if there is no `python3`.
     fn with_python(code: &str, act: impl FnOnce(u32, &ProcessView)) {
         let Ok(mut child) = Command::new("python3")
             .args(["-c", code])

@@ -151,7 +151,8 @@ fn a_rank_that_sleeps_before_a_collective_is_named_with_its_function() {
     // If the Python function of the thread is known, the verdict names it, because the user wrote that function.
     ranks[3].threads[0].python = vec!["f (a.py:3)".to_owned()];
     assert!(judged(&ranks).3.contains("in f (a.py:3) since"));
-    // A function of the standard library says little without the program's function that called it.
+    // A function of the standard library says little without the program's function that called it. So the verdict
+    // names both.
     let python = [
         "Popen._try_wait (/usr/lib/python3.12/subprocess.py:2011)",
         "run (/usr/lib/python3.12/subprocess.py:550)",
@@ -306,7 +307,7 @@ fn the_gil_is_followed_to_the_thread_that_holds_it() {
         text.contains("thread 401 (t401) holds: it sleeps in futex, in holder (a.py:9)"),
         "{text}"
     );
-    // The holder of the lock now waits for a lock that the first thread owns.
+    // The thread that holds the GIL now waits for a lock that the first thread owns.
     ranks[3].threads[1].mutex_owner = Some(400);
     assert_eq!(judged(&ranks).1, VerdictKind::Deadlock);
 }
@@ -338,8 +339,9 @@ fn a_wait_for_the_gpu_is_stuck_if_it_is_longer_than_steps_are() {
 
 #[test]
 fn a_rank_that_sleeps_while_all_others_wait_for_the_gpu_is_named() {
-    // Collectives in CUDA graphs have no numbers that show which rank is late. Only the function in which rank 6
-    // sleeps shows that rank 6 has not entered the collective.
+    // All ranks have entered the same numbered collectives. All except rank 6 then wait in a collective of a CUDA
+    // graph. Such collectives have no numbers that show which rank is late. Only the function in which rank 6 sleeps
+    // shows that rank 6 has not entered the collective.
     let mut ranks = ranks();
     ranks[6].threads[0] = asleep(700, "hold_up");
     let (answer, kind, its, text) = judged(&ranks);
@@ -495,7 +497,8 @@ fn a_chain_of_communicators_leads_to_the_rank_that_waits_in_none() {
     assert_eq!(judged(&ranks).1, VerdictKind::Order);
 }
 
-/// Adds sends or receives of 1 MiB to a rank's ring file (its latest steps and collectives). `peer` is the other rank.
+/// Adds `count` sends or receives (`collective`) of 1 MiB to a rank's ring file (its latest steps and collectives).
+/// `peer` is the other rank.
 fn transfer(rank: &mut RankState, collective: Collective, peer: u32, count: u64) {
     change(rank, |ring| {
         let directions = ring.communicators[0].directions.as_mut().unwrap();

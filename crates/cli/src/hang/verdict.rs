@@ -35,7 +35,8 @@ pub(crate) enum VerdictKind {
     Gil,
     /// A thread waits for room in a queue that is full.
     Queue,
-    /// The kernel log contains a fault of a GPU that a rank uses.
+    /// The kernel log contains a GPU fault that may have stopped a rank: it names the rank's process, or it names no
+    /// process and occurred at about the time when the rank stopped.
     DeviceFault,
     /// The ranks wait for the GPU to finish its work.
     Gpu,

@@ -29,8 +29,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Divisor that limits the processor time of the searches for ring files: they use at most 1/`SHARE` of the time of one
 /// processor.
 const SHARE: u32 = 50;
-/// Time between two verdicts on processes that have made no step or collective since the last verdict, such as a server
-/// without requests.
+/// Minimum time between two verdicts on processes that have begun no step or collective since the last verdict, such as
+/// a server without requests.
 const RECHECK: Duration = Duration::from_secs(10);
 /// Largest difference between the time that a file system stores for a file and the real time. Some file systems round
 /// the times of files.
@@ -77,8 +77,8 @@ struct Watcher {
     /// The folder of the run's ring files. `None` if the user chose another place for them.
     folder: Option<PathBuf>,
     since: SystemTime,
-    /// The time of the latest verdict, and the number of steps and of collectives that each process had made at that
-    /// time.
+    /// The time of the latest verdict, and the number of steps and of collectives that each process had begun when the
+    /// ring files were read for this verdict.
     judged: Option<(Instant, Vec<[u64; 2]>)>,
 }
 
@@ -101,9 +101,9 @@ impl Watcher {
         self.condition.holds_if_stuck(quiet_ns)
     }
 
-    /// Examines the processes in `found`, if one of them has made no step or collective for the time that the condition
-    /// requires. If the processes are stuck, returns the folder of their ring files, the verdict and the states of the
-    /// ranks. Otherwise returns `None`.
+    /// Examines the processes in `found`, if in one of them no step or collective has begun or ended for the time that
+    /// the condition requires. If the processes are stuck, returns the folder of their ring files, the verdict and the
+    /// states of the ranks. Otherwise returns `None`.
     fn judge(
         &mut self,
         mut found: Vec<ProcessRing>,

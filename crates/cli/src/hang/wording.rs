@@ -5,7 +5,8 @@ use tllmprof_report::Bytes;
 
 use super::state::RankState;
 
-/// Returns the names of the ranks `which` as text, such as `rank 3 and rank 5`.
+/// Returns the names of the ranks `which` as text, such as `rank 3 and rank 5`. Of more than four ranks, the text names
+/// the first four and the number of the others.
 pub(super) fn names(ranks: &[RankState], which: &[usize]) -> String {
     const SHOWN: usize = 4;
     let mut names: Vec<_> = which.iter().map(|index| ranks[*index].name()).collect();

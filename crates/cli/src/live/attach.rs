@@ -27,10 +27,11 @@ use crate::{doctor, library, manners, output};
 /// The forms of `--step` that can be used in a process that is already running. Messages contain this list.
 const STEP: &str = "auto, a CUDA call, sym:REGEX, or py:MODULE:QUALNAME";
 
-/// Time that a process has to open its control socket after the library was attached. The process opens the socket at
-/// its first CUDA call that is intercepted.
+/// Maximum time to wait until a process opens its control socket after the library was attached. With `--steps`, the
+/// time of `--wait` applies instead until the first process has opened its socket. A process opens the socket at its
+/// first CUDA call that is intercepted.
 const LISTENING: Duration = Duration::from_secs(5);
-/// Time that a process has to answer a request on its control socket.
+/// Maximum time to wait until a process answers a request on its control socket.
 const ANSWERING: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -393,7 +394,8 @@ fn is_there(pid: u32) -> bool {
 
 /// Waits up to `patience` until the processes listen on their control sockets. Returns the processes that listen, and
 /// the ids of those that do not. Once one process listens, the wait for further processes ends after at most
-/// [`LISTENING`], because the processes of one engine begin to listen within this time.
+/// [`LISTENING`], because the processes of one engine begin to listen within this time. The wait also ends if all
+/// processes that do not listen have ended, or if a signal interrupts the command.
 fn await_processes(
     pids: Vec<u32>,
     patience: Duration,

@@ -46,7 +46,7 @@ impl Connection {
     /// Connects to the process of a socket.
     ///
     /// # Errors
-    /// The socket cannot be reached, or belongs to another user.
+    /// The socket cannot be reached, or the listening process runs as a user that is not in `who.allowed`.
     pub(crate) fn open(socket: &Path, who: &Who) -> Result<Reached> {
         let stream = match connect(socket, who.connect_as) {
             Ok(stream) => stream,
@@ -148,9 +148,10 @@ impl Connection {
     pub(crate) fn release(&mut self, patience: Duration) -> io::Result<()> {
         self.wait_for(Some(patience))?;
         self.ask(&Request::Stop)?;
-        // The window (the range of captured iterations) may close by itself around the time of the stop request. The
-        // process then refuses the stop request. So a status request follows: all events of the window come before the
-        // answer to the status request.
+        // The window (the range of captured iterations) may close by itself just before the stop request arrives. The
+        // process then refuses the stop request. This refusal must be read, too, because otherwise it would be taken
+        // for the answer to a later request. So a status request follows: the process answers it after the stop
+        // request.
         self.ask(&Request::Status)?;
         let (mut is_over, mut is_answered) = (false, false);
         while !(is_over && is_answered) {
@@ -209,8 +210,8 @@ fn connect(socket: &Path, user: Option<u32>) -> io::Result<UnixStream> {
     connected.unwrap_or_else(|_| Err(io::Error::other("an internal error")))
 }
 
-/// Connects to a socket within [`ANSWER_TIMEOUT`]. Without this limit the call would block if the process is stopped,
-/// because the kernel queues only a few connections.
+/// Connects to a socket within [`ANSWER_TIMEOUT`]. Without this limit, the call would block if the process is stopped
+/// (by SIGSTOP) and the kernel's short queue of connections to it is full.
 fn knock(socket: &Path) -> io::Result<UnixStream> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
     let stream = rustix::net::socket_with(
@@ -227,7 +228,7 @@ fn knock(socket: &Path) -> io::Result<UnixStream> {
     }
 }
 
-/// Returns the process and the user at the other end of a socket, as the kernel reports them.
+/// Returns the ids of the process and the user at the other end of a socket, as the kernel reports them.
 fn peer(stream: &UnixStream) -> io::Result<libc::ucred> {
     let mut peer = libc::ucred {
         pid: 0,

@@ -1,4 +1,5 @@
-//! `tllmprof detach`: removes the library's patches from processes that it was attached to.
+//! `tllmprof detach`: detaches the library from running processes that it was attached to. The library removes its
+//! hooks, stays loaded, and does nothing.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -99,7 +100,8 @@ fn detach(pid: u64) -> Result<()> {
 }
 
 /// Detaches the library from a process that does not listen on a control socket, because none of its CUDA calls was
-/// intercepted. For this, a thread of the process is stopped and made to run the library's function, as when attaching.
+/// intercepted. To do so, stops a thread of the process and makes it call the library's entry function with the request
+/// `detach`. `tllmprof attach` calls the same function.
 fn detach_unused(pid: u64) -> Result<()> {
     // `pid` is the id of an existing process, so it fits into 31 bits.
     let number = i32::try_from(pid)?;

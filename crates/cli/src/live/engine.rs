@@ -186,8 +186,8 @@ impl Processes {
 }
 
 /// Selects the processes of one engine that drive the GPU. These processes are recognized by the titles that engines
-/// give to them. If no process has such a title, each process is selected that uses at least half as much processor
-/// time as the busiest one.
+/// give to them. If no process has such a title, selects each process that uses at least half as much processor time as
+/// the busiest one. The time is that used during [`MEASURED`], or since the start of the process if no process is busy.
 fn chosen(all: Vec<Driver>) -> Vec<Driver> {
     let titles: Vec<_> = all.iter().map(|driver| driver.title.as_str()).collect();
     let named = tllmprof_engines::drivers(&titles);
@@ -247,7 +247,7 @@ fn has_driver(pid: u64) -> bool {
     })
 }
 
-/// Returns the processes that drive the GPUs of this machine's only engine. With `tops`, only these processes and their
+/// Returns the processes of this machine's only engine that drive GPUs. With `tops`, only these processes and their
 /// descendants are searched.
 ///
 /// # Errors

@@ -1,4 +1,5 @@
-//! Settings for a process in a container, where paths differ and many folders are read-only.
+//! Adapts the settings with which the library is attached to a process in a container, where paths differ and many
+//! folders are read-only.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

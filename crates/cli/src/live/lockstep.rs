@@ -11,8 +11,8 @@ const APART: u64 = 2;
 /// Minimum duration that [`Plan::new`] assumes for a sample (a reading of all step counts) when it chooses the first
 /// step of the windows. Even a process that has answered a sample quickly may need longer to accept a window: on a busy
 /// machine, a thread waits tens of milliseconds for a processor. A process that has already passed the first step
-/// refuses the window. The windows that other processes have opened by then stay in their records, with only a few
-/// iterations.
+/// refuses the window. In that case, the windows that other processes have opened by then are closed again, but stay in
+/// their records with only a few iterations.
 const MIN_TRIP: Duration = Duration::from_millis(50);
 
 /// The step counts of all processes, which were read at nearly the same time.
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn an_answer_that_takes_long_on_a_busy_machine_does_not_tell_apart() {
         // In the first sample, both processes have the same count. In the second sample, the second process answered
-        // late, when it had made 40 more steps.
+        // late, when it had made 40 more steps than the first process.
         let samples = samples(&[1000, 1000], &[1000, 1040], &[1041, 1080]);
         assert_eq!(Plan::new(&samples, 2).members, [true, true]);
     }
@@ -147,7 +147,7 @@ mod tests {
             Plan::new(&samples(&before, &now, &latest), 2).members,
             [true, false, true, false]
         );
-        // A process that is the only one counts as in lockstep (in the same step as all processes).
+        // If there is only one process, it counts as being in lockstep.
         assert_eq!(
             Plan::new(&samples(&[7], &[7], &[7]), 2),
             Plan {

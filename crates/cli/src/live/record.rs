@@ -94,14 +94,15 @@ impl Figures {
         Some(self.header.counter(Counter::GpuNs)).filter(|ns| *ns > 0 || self.windows() == 0)
     }
 
-    /// Returns the total duration of the iterations inside windows (captured ranges of iterations), in nanoseconds.
+    /// Returns the total duration, in nanoseconds, of those iterations inside windows (captured ranges of iterations)
+    /// whose GPU time was measured.
     pub(crate) const fn inside_ns(&self) -> u64 {
         self.header.counter(Counter::NsInside)
     }
 
-    /// Returns the GPU's working time as a share of the time of the iterations inside windows. Both times are counted
-    /// from the earlier figures `before`, or from the start of the process if `before` is `None`. Returns `None` if
-    /// there were no iterations inside windows in that time.
+    /// Returns the GPU's working time as a share of the duration of those iterations inside windows whose GPU time was
+    /// measured. Both times are counted from the earlier figures `before`, or from the start of the process if `before`
+    /// is `None`. Returns `None` if there were no such iterations in that time.
     pub(crate) fn gpu_share(&self, before: Option<&Self>) -> Option<f64> {
         let since = |of: fn(&Self) -> Option<u64>| {
             let old = before.and_then(of).unwrap_or(0);

@@ -89,7 +89,7 @@ fn all_but(known: &[&Path], only: Option<u64>, says: bool) -> Vec<ListeningProce
     let mut sockets = Vec::new();
     for folder in folders(user, only) {
         // Socket files are removed only in folders of this container that this user owns. In another user's folder,
-        // that user could make root remove files elsewhere.
+        // that user could use symbolic links to make root remove files elsewhere.
         let is_ours = folder.owner == user && folder.beyond.is_none();
         for entry in entries(&folder.path) {
             let path = entry.path();
@@ -230,7 +230,7 @@ fn named() -> Option<PathBuf> {
 
 /// Returns folders of this container that may contain sockets for this user: the folder that `TLLMPROF_CONTROL` names,
 /// and the default folders. The defaults matter because a user who logs in, or uses `kubectl exec`, does not have the
-/// variables of the server process.
+/// environment variables of the processes that listen on the sockets.
 fn own_places(user: u32) -> BTreeSet<PathBuf> {
     let mut paths = BTreeSet::new();
     paths.extend(named());

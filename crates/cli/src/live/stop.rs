@@ -11,8 +11,8 @@ use super::targets::Targets;
 use crate::failure::worded;
 use crate::output;
 
-/// Time that a process has to close its window. The iteration has to end (or the process closes the window early), and
-/// the GPU has to become idle.
+/// Time that a process has to close its window. The process first waits for the end of the current iteration, but only
+/// for a few seconds, and then until the GPU is idle.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(clap::Args)]

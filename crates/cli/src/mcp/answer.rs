@@ -1,4 +1,5 @@
-//! The answers of tools, whose length is bounded because assistants can read only a limited number of characters.
+//! Writes the answers of the tools of `tllmprof mcp`. Their length is bounded, because AI assistants can read only a
+//! limited number of characters.
 
 use std::fmt::Write;
 
@@ -16,7 +17,7 @@ const MESSAGES: usize = 1000;
 /// The part of the maximum length that is for the tool's result, in bytes. The other 500 bytes are for the JSON around
 /// the messages and the result.
 const FIGURES: usize = LONGEST - MESSAGES - 500;
-/// Maximum lengths of each text in a row, in characters. They are tried in this order until the row is short enough.
+/// Maximum lengths of each text in a row, in bytes. They are tried in this order until the row is short enough.
 const TEXTS: [usize; 4] = [2000, 400, 100, 30];
 
 /// The rows of a list that an answer contains.
@@ -35,11 +36,11 @@ impl Page {
     const TOP: usize = 20;
 }
 
-/// Returns a page of rows as JSON: as many rows as the maximum length allows, and the offset of the next row. `about`
-/// comes before the rows.
+/// Returns a page of rows as JSON: the rows that `page` selects, or fewer if the answer would be too long, and the
+/// offset of the next row. `about` comes before the rows.
 ///
 /// # Errors
-/// The page is empty or begins after the last row.
+/// `page` asks for 0 rows, or begins after the last row.
 pub(crate) fn list<T: Serialize>(
     about: Map<String, Value>,
     page: Page,
@@ -100,7 +101,7 @@ fn fitted(value: &Value, longest: usize) -> String {
     json(&Value::Object(simple.collect()))
 }
 
-/// Returns a value without `null`. Texts that are longer than `most` characters lose their middle.
+/// Returns a value without `null`. Texts that are longer than `most` bytes lose their middle.
 fn shortened(value: &Value, most: usize) -> Value {
     match value {
         Value::String(text) => Value::String(cut_middle(text, most)),
@@ -154,7 +155,8 @@ pub(crate) fn messages(messages: &[String]) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Returns the text of an error as one line. A line that is longer than [`MESSAGES`] characters loses its middle.
+/// Returns the text of an error as one line. If the line is longer than [`MESSAGES`] bytes, its middle is replaced by
+/// `…`.
 pub(crate) fn error(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     cut_middle(&line, MESSAGES)

@@ -11,8 +11,8 @@ use super::reports::RunOf;
 use super::shared::Shared;
 use crate::report::finding_ids;
 
-/// The name of the table of iterations. [`TABLES`] does not contain this table, because only the JSON report and this
-/// server show it.
+/// The name of the table of iterations. [`TABLES`], the tables of the CSV report, does not contain it, because only the
+/// JSON report and this server show it.
 const ITERATIONS: &str = "iterations";
 
 #[derive(Deserialize, JsonSchema)]

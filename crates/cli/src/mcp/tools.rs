@@ -97,7 +97,8 @@ const TOOLS: [Tool; 9] = [
     },
 ];
 
-/// Returns the tools that are offered to the assistant. The capturing tool is among them if `allow_capture` is true.
+/// Returns the tools that are offered to the assistant. The tool that captures windows is among them only if
+/// `allow_capture` is true.
 pub(crate) fn offered(allow_capture: bool) -> impl Iterator<Item = &'static Tool> {
     TOOLS
         .iter()
@@ -171,8 +172,8 @@ impl Tool {
     }
 }
 
-/// Returns true if a value has the type `name` of JSON schemas. Only types that arguments use are
-/// known.
+/// Returns true if a value has the type `name` of JSON schemas. Only the types that arguments use are known; any name
+/// other than `integer` and `array` is taken for `string`.
 fn is_of_type(value: &Value, name: &str) -> bool {
     match name {
         "integer" => value.is_u64(),

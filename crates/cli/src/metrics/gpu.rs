@@ -35,7 +35,7 @@ pub(crate) struct Gpu<'nvml> {
     pub ordinal: u8,
     device: Device<'nvml>,
     /// The last GPM sample. `None` if GPM was not requested, if the GPU does not support GPM (only GPUs since Hopper
-    /// do), or if this user may not read it.
+    /// do), if this user may not read it, or once reading has failed.
     counts: Option<GpmSample<'nvml>>,
     /// True if utilization and used memory are sampled, too (`--gpu-metrics`).
     has_load: bool,
@@ -112,7 +112,7 @@ impl<'nvml> Gpu<'nvml> {
     }
 
     /// Begins to sample a GPU: always its state (clocks, power, energy), and its load if `has_load` is true. Also
-    /// returns a reason if the GPU's GPM metrics are missing.
+    /// returns the reason if `has_load` is true but the GPU gives no GPM metrics.
     pub(crate) fn new(
         ordinal: u8,
         device: Device<'nvml>,

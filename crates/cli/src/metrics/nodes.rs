@@ -182,7 +182,8 @@ fn processors(list: &str) -> impl Iterator<Item = usize> {
 mod tests {
     use super::*;
 
-    /// Makes a folder with the structure of `/sys`, in which a GPU belongs to NUMA node 1.
+    /// Makes a folder with the structure of `/sys`. `nodes` lists the processors and the distances of each NUMA node.
+    /// The GPU at address 1a belongs to node 1; the node of the GPU at address 1b is not known.
     fn made(nodes: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {

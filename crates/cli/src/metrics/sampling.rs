@@ -25,11 +25,13 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum size, in bytes, of the record if the user did not ask for GPU metrics. The interval between samples grows as
 /// the record fills.
 const STATE_LIMIT: u64 = 64 << 20;
-/// Number of first rounds of sampling. Each of these rounds searches for the run's processes and their threads.
+/// Number of first rounds of sampling. Each of these rounds searches for the run's processes and examines all of their
+/// threads.
 const FIRST_ROUNDS: u64 = 10;
-/// After the first rounds ([`FIRST_ROUNDS`]), only one in this number of rounds searches for processes and threads.
+/// After the first rounds ([`FIRST_ROUNDS`]), only one in this number of rounds searches for the run's processes.
 const SEARCH_ROUNDS: u64 = 50;
-/// All threads are examined once in this number of rounds of sampling. Busy threads are examined in each round.
+/// After the first rounds ([`FIRST_ROUNDS`]), all threads are examined in only one in this number of rounds. The other
+/// rounds examine only the busy threads.
 const THREAD_ROUNDS: u64 = 10;
 /// Interval between anchors. An anchor relates the record's clock to the time of day.
 const ANCHOR: Duration = Duration::from_secs(60);

@@ -11,7 +11,7 @@ use tllmprof_record::{Event, GpuOwner, NO_STRING, StreamWriter, StringId, What};
 use super::family::ProcessFamily;
 use super::gpu::MeasuredValues;
 
-/// The name of the host's PID namespace, as `/proc/self/ns/pid` shows it. The number is the same on all machines.
+/// The name of the host's PID namespace, as `/proc/self/ns/pid` shows it. The number is the same on all Linux machines.
 const HOST_NAMESPACE: &str = "pid:[4026531836]";
 
 /// A process that the driver lists, with its share of the SMs' time in percent.

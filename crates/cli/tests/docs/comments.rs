@@ -10,17 +10,19 @@ use regex::Regex;
 use super::source::{Language, Source};
 use super::words::{WORDS, root};
 
-/// Words that only comments avoid, in addition to [`WORDS`]. Each entry is a pattern of whole words, and a better word.
+/// Words that comments must avoid in addition to [`WORDS`]; messages may contain them. Each entry is a pattern of whole
+/// words, and a better word.
 const IN_COMMENTS: [(&str, &str); 4] = [
     ("behind", "after"),
     ("alone", "only"),
     ("go(es)? on", "continues"),
     ("so many", "that number of"),
 ];
-/// Maximum number of doc comments, in all files, that begin with one of [`OPENINGS`]. It is not 0, because the help
-/// texts of options begin in this way.
+/// Limit for the number of doc comments, in all files, that begin with one of [`OPENINGS`]: there must be fewer. The
+/// limit is not 0, because the help texts of options begin in this way.
 const MAX_OPENINGS: usize = 200;
-/// Maximum number of comment lines, in all files, that contain a word from [`WORDS`] or [`IN_COMMENTS`].
+/// Limit for the number of comment lines, in all files, that contain a word from [`WORDS`] or [`IN_COMMENTS`]: there
+/// must be fewer.
 const MAX_WORDS: usize = 150;
 /// Words that begin a clause. A doc comment has to begin with a sentence or a noun phrase instead.
 const OPENINGS: &str = r"^(What|Whether|How|Where|Which)(?-u:\b)";

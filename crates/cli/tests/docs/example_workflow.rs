@@ -1,5 +1,5 @@
-//! Tests the commands of `examples/gate.yml`, a workflow that compares a change in CI: each command exists, and the
-//! comparison stores runs in the baseline folder and compares later runs with them.
+//! Tests the commands of `examples/gate.yml`, a workflow that compares a change in CI: each option in them exists, and
+//! the comparison stores runs in the baseline folder and compares later runs with them.
 
 #[path = "../../../report/tests/common/server.rs"]
 mod server;

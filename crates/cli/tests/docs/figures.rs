@@ -1,4 +1,4 @@
-//! Tests of measured figures: README.md, the pages and `--help` state the same values as `docs/figures.csv`.
+//! Tests of measured figures: README.md, the pages in docs/ and `--help` state the same values as `docs/figures.csv`.
 
 use std::fs;
 use std::process::Command;
@@ -138,7 +138,8 @@ fn every_page_says_the_same_figures() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Each row of the table of figures must have a date, and a link to a heading of the history of measurements.
+/// Each figure with a source must have a row in [`TABLE`], with its date and a link to the heading in the history of
+/// measurements that describes its measurement.
 #[test]
 fn every_figure_has_its_measurement() {
     let history = anchors(&fs::read_to_string(root().join(HISTORY)).unwrap());

@@ -20,8 +20,8 @@ const CRATES: [&str; 12] = [
     "intercept",
 ];
 
-/// For each file, the number of lines that it prints with a text from another function. The test does not find these
-/// texts in the file itself.
+/// For each file, the number of calls that print a line whose text is made by another function. The test cannot read
+/// such a text from the call.
 const MADE_ELSEWHERE: [(&str, usize); 10] = [
     ("capture/src/lib.rs", 1),
     ("intercept/src/bypass.rs", 1),

@@ -1,5 +1,5 @@
-//! Tests the sample reports in README.md and the pages: each heading and row name in a sample must exist in the report
-//! of this version.
+//! Tests the sample reports in README.md, SKILL.md and docs/: each heading and row name in a sample must exist in the
+//! report of this version.
 
 use std::fs;
 

@@ -85,7 +85,8 @@ fn workflows_call_scripts_that_exist() {
     }
 }
 
-/// Only a job that publishes may have write permissions, and such a job must run no code of the repository.
+/// Only a job that publishes may have permissions of its own. Such a job must not check out the repository, so it runs
+/// no code of the repository. Every action is pinned to a commit.
 #[test]
 fn jobs_have_few_rights_and_pinned_actions() {
     let Some(workflows) = parsed(".github/workflows") else {

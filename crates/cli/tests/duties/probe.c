@@ -1,5 +1,5 @@
-// The program that the tests of duties start. It prints a part of the environment in which it runs,
-// or reacts to signals.
+// The program that the tests in `duties.rs` start directly and with `tllmprof run`. It prints a part of the environment
+// in which it runs, or reacts to signals.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>

@@ -16,7 +16,7 @@ const GPM: [(u32, Metric); 8] = [
     (61, Metric::NvlinkSent),
 ];
 
-/// Each metric, its value for GPU 0, and the difference by which the value for GPU 1 is larger.
+/// Each metric, its value for NVML's GPU 0, and the difference by which the value for NVML's GPU 1 is larger.
 const PLAIN: [(Metric, u64, u64); 6] = [
     (Metric::GpuUtil, 71_000, 1000),
     (Metric::MemoryUtil, 31_000, 1000),

@@ -7,7 +7,7 @@ use crate::comparison::ComparisonOperator;
 use crate::error::{Problem, quoted};
 use crate::time;
 
-/// Maximum nesting depth of brackets and `not` in a condition.
+/// Maximum nesting depth in a condition. Each bracket, each `not` and the innermost comparison count as one level.
 const DEPTH: usize = 32;
 
 /// The names that a condition may use: either only names of sizes and properties of the batch, or also names of times.

@@ -306,7 +306,8 @@ fn the_table_lists_exactly_what_is_read() {
     assert_eq!(all().count(), all().collect::<BTreeSet<_>>().len());
 }
 
-/// Variables that these tests always set. Without them, values of some other settings would be refused.
+/// Variables that [`with`] always sets. Without them, some other variables would be refused: `TLLMPROF_WHERE_SPLIT`
+/// needs the first one, and the limits for automatic windows need the second one.
 const BESIDE: [(&str, &str); 2] = [
     (variable::condition, "tokens>1"),
     (variable::when, "wait > 1s"),

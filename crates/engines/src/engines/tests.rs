@@ -74,7 +74,8 @@ fn a_python_row_is_seen_by_the_module_of_its_step() {
 
 #[test]
 fn rules_match_the_names_that_were_read() {
-    // Demangled names of the step function in lmdeploy 0.18.0, and in 0.6.0, where the class was a template.
+    // Demangled names of the step function: first in lmdeploy 0.18.0, then in versions before 0.12. In 0.6.0, the class
+    // `LlamaBatch` was a template.
     let turbomind = symbol_rule("LMDeploy TurboMind");
     for step in [
         "turbomind::ModelExecutor::Impl::Run(turbomind::BatchData&)",
@@ -190,7 +191,8 @@ fn tensorrt_llm_is_recognized_by_its_library() {
     let both = "TLLM_PROFILE_START_STOP";
     let gates = |file| tensorrt_llm_gates_itself(both, process(&[Seen::Module(file)]));
     assert!(gates("libtensorrt_llm.so"));
-    // Programs that run TensorRT directly load only plugin libraries such as these. They do not read the variable.
+    // A process that loads only one of the following libraries does not run TensorRT-LLM's executors, which read the
+    // variable.
     assert!(!gates("libnvinfer_plugin_tensorrt_llm.so"));
     assert!(!gates("libtensorrt_llm_nixl_wrapper.so"));
     assert!(!gates("libnvinfer.so.10"));

@@ -1,9 +1,9 @@
 //! Encodes the most frequent packets directly, field by field. Building a message structure first and then encoding the
 //! structure would take three times as long. The field numbers are those in `proto`.
 
-/// Maximum size of an event's packet, in bytes. The largest packets have 118 bytes (five annotations of 64 bits each)
-/// and 100 bytes (a flow, and the three annotations of a launch or of launched work). Up to 127 bytes, the length of
-/// each message inside a packet fits into one byte.
+/// Maximum size of an event's packet, in bytes. A packet with all seven arguments of an activity and without a flow has
+/// at most 118 bytes. A packet with a flow has at most 112 bytes, because its activity has no NVTX domain. Up to 127
+/// bytes, the length of each message inside a packet fits into one byte.
 const MAX_BYTES: usize = 127;
 
 /// A packet of Perfetto's format that is being encoded.
@@ -12,8 +12,8 @@ pub(crate) struct Wire {
     length: usize,
 }
 
-/// A message inside a packet. The end of the message has not been written yet. The value is the index of the
-/// message's length byte in the packet.
+/// A message that is still open: its length has not been written yet, and further fields can be added. The value is the
+/// index of the message's length byte in the packet.
 #[must_use]
 pub(crate) struct OpenMessage(usize);
 

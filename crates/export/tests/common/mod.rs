@@ -1,5 +1,5 @@
-//! Helpers for the tests of exports: records with an event of every kind, and the events that an export of
-//! these records must contain.
+//! Helpers for the tests of exports: test records with events of most kinds, the items that an export of these records
+//! must contain, and programs that read an export.
 
 #![allow(dead_code)] // each test file uses only some of these helpers
 
@@ -70,7 +70,7 @@ pub(crate) fn assert_same(mut found: Vec<Seen>, mut expected: Vec<Seen>) {
     assert_eq!(found.len(), expected.len());
 }
 
-/// Returns a folder that is removed when the test ends.
+/// Returns a new temporary folder. It is removed when the returned value is dropped.
 pub(crate) fn scratch() -> TempDir {
     TempDir::with_prefix("tllmprof-").unwrap()
 }
@@ -79,8 +79,9 @@ fn here(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// Runs a command. Returns its standard output, or its standard error if it fails. The command is killed if
-/// it takes longer than `limit`.
+/// Runs a command and returns its standard output. If the command exits with a failure, the error is its standard
+/// error. If it cannot be started, or is killed because it takes longer than `limit`, the error is a message that says
+/// so.
 fn output(command: &mut Command, limit: Duration) -> Result<String, String> {
     let mut child = signals::end_with_test(command)
         .stdin(Stdio::null())
@@ -115,7 +116,7 @@ fn output(command: &mut Command, limit: Duration) -> Result<String, String> {
 }
 
 /// Runs one of the scripts in `readers` on an export, and returns the JSON that it prints. Returns `None`,
-/// and logs the reason, if something that the script needs is not available.
+/// and reports that the test is skipped, if something that the script needs is not available.
 pub(crate) fn read_by(script: &str, export: &Path) -> Option<Value> {
     let python = match script {
         _ if script.starts_with("spark") => with_spark(),

@@ -41,12 +41,12 @@ pub(crate) const HOSTILE: [&str; 6] = [
 /// Maximum length of a name in a record, in bytes.
 pub(crate) const LONGEST: usize = 4096;
 
-/// The arrows from launches to kernels that an export must contain, each as two times on the first machine: the start
-/// of the launch and the start of the kernel.
+/// The arrows that an export must contain, each as two times on the first machine. An arrow leads from the start of a
+/// launch, or of an earlier kernel of the same launch, to the start of a kernel.
 pub(crate) const FLOWS: [(u64, u64); 3] = [
     (2_100 * US, 2_200 * US + 1),
     (2_160 * US, 2_400 * US + 1),
-    // The first call launched two kernels, so another arrow leads from the first kernel to the second.
+    // The first launch started two kernels, so another arrow leads from the first of them to the second.
     (2_200 * US + 1, 2_250 * US + 1),
 ];
 
@@ -235,8 +235,8 @@ impl Scene {
     }
 }
 
-/// Returns all records with their names and bytes, and the items that their export must contain. The values of metrics
-/// are in [`METRICS`] instead.
+/// Returns the three test records, each with its name and bytes, and the items that an export of them must contain.
+/// These items do not include the values of GPU metrics, which are in [`METRICS`].
 pub(crate) fn all() -> (Vec<(&'static str, Vec<u8>)>, Vec<Seen>) {
     let (server, other, metrics) = (server(), other(), metrics());
     let records = vec![

@@ -22,7 +22,9 @@ def rows(sql):
     return [dict(zip(names, row)) for row in answer.fetchall()]
 
 
-# Returns SQL that joins the arguments of an event, in the order of their names, into one text.
+# These functions return SQL. `number` and `yes` are for one argument of an event: the result is a text such as
+# `bytes=4` or `cut=true`, or null if the event does not have the argument. `args` joins such texts into one, in the
+# order in which they are given.
 args = lambda *all: "concat_ws(' ', " + ", ".join(all) + ")"
 number = lambda name: f"'{name}=' || {name}"
 yes = lambda name: f"case when {name} then '{name}=true' end"

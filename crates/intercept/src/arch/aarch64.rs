@@ -3,9 +3,9 @@
 //! Each intercepted function has a thunk: a structure with its handler and with the address of the real function (the
 //! function in the CUDA library). The program calls the thunk's stub, which loads the thunk's address and jumps to the
 //! handler. Most functions use the handler [`count`]: it adds one to the calling thread's counter for that call (its
-//! cell) and jumps to the real function. If a driver function's calls are only counted as long as the process lives,
-//! its stub contains the code of [`count`], which saves a jump. An intercepted call takes about twenty instructions in
-//! this way.
+//! cell) and jumps to the real function. If this process will never record or time a driver function's calls, but only
+//! count them, the function's stub contains the code of [`count`], which saves a jump. An intercepted call takes about
+//! twenty instructions in this way.
 //!
 //! These counting stubs change only `x16`, `x17` and the flags, which a linker's veneer may change at any call. The
 //! handlers, and the stubs of exported functions (to which the loader binds the program), also change `x9` to `x15`,
@@ -113,9 +113,9 @@ global_asm!(
     ".p2align 5",
     ".cfi_endproc",
     ".size tllmprof_stubs, . - tllmprof_stubs",
-    // The pool of counting stubs, for driver functions whose calls are only counted as long as the process lives. Each
-    // stub (the code that callers get) contains the code of `count`, which saves a jump. This code needs only two
-    // registers, `x16` and `x17`.
+    // The pool of counting stubs, for driver functions whose calls are only counted, and not recorded or timed, during
+    // the whole life of the process. Each stub (the code that callers get) contains the code of `count`, which saves a
+    // jump. This code needs only two registers, `x16` and `x17`.
     ".p2align 7",
     ".hidden tllmprof_counting_stubs",
     ".globl tllmprof_counting_stubs",
@@ -413,7 +413,7 @@ macro_rules! __export_stub {
     };
 }
 
-/// Second part of the code of an exported function, with its [`crate::export::Export`] in `x17`.
+/// Second part of the code of an exported function. `x17` holds the address of its [`crate::export::Export`].
 ///
 /// The real function to call depends on the caller's module. Each export remembers four modules and the thunk for each.
 /// The stub has compared the caller's address with the first module. This code compares the address with the other

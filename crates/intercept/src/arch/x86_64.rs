@@ -78,7 +78,7 @@ macro_rules! count_and_go {
     };
 }
 
-/// Saves the three arguments of a symbol look-up, and keeps the stack aligned for a call.
+/// Saves the three arguments of a symbol look-up. The stack is then aligned for a call.
 macro_rules! push {
     () => {
         "push rdi
@@ -121,8 +121,9 @@ global_asm!(
     ".endr",
     ".cfi_endproc",
     ".size tllmprof_stubs, . - tllmprof_stubs",
-    // The pool of counting stubs, for driver functions whose calls are only counted as long as the process lives. Each
-    // stub (the code that callers get) contains the code of `count`, which saves a jump.
+    // The pool of counting stubs, for driver functions whose calls are only counted, and not recorded or timed, during
+    // the whole life of the process. Each stub (the code that callers get) contains the code of `count`, which saves a
+    // jump.
     ".p2align 6",
     ".hidden tllmprof_counting_stubs",
     ".globl tllmprof_counting_stubs",
@@ -469,7 +470,7 @@ macro_rules! __export_stub {
     };
 }
 
-/// Second part of the code of an exported function, with its [`crate::export::Export`] in `r11`.
+/// Second part of the code of an exported function. `r11` holds the address of its [`crate::export::Export`].
 ///
 /// The real function to call depends on the caller's module. Each export remembers four modules and the thunk for each.
 /// The stub has compared the caller's address with the first module. This code compares the address with the other

@@ -75,8 +75,9 @@ fn calls_through_pointers_are_counted_once() {
         let launches = || count(Call::GraphLaunch);
         prepare();
         assert!(attach(Vec::new(), Entries { lead, release }));
-        // The jumps are prepared but not yet written. `original` already returns the moved instructions, not the
-        // function's own address, and a call through a GOT slot is counted once.
+        // The jumps are prepared. Those that do not fit into one store are not written yet. `original` already returns
+        // the address of the moved instructions (copies of those that a jump replaces), not the function's own address.
+        // A call through a GOT slot is counted once.
         assert_ne!(original(launch), launch);
         assert_eq!((call(), launches()), (42, 1));
         assert!(!are_seen(Call::GraphLaunch) || JUMPS.rounds.load(Ordering::Relaxed) > 0);
@@ -118,7 +119,7 @@ fn a_process_without_the_driver_gets_no_jumps() {
     });
 }
 
-/// Maps every free page within reach of the driver, except for `but` pages.
+/// Maps every free page that a jump in the driver can reach (within 2 GiB), except for `but` pages.
 fn fill_around(driver: &ElfModule, but: usize) {
     let maps = Maps::read().unwrap();
     let reach = i32::MAX as usize;

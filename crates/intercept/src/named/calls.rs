@@ -1,6 +1,9 @@
-//! Code that runs at a call of a function that the step rule names (the rule that defines a step of the program). It
-//! runs only after the thread has used up its credit: the number of calls that it may count before this code must run.
-//! The code ends an iteration and begins the next, if the call does so.
+//! Code that runs at calls of functions that a `sym:` rule names.
+//!
+//! For a function of the step rule (the rule that defines a step of the program), the code runs only if the thread has
+//! no call counters yet, or has used up its credit: the number of calls that it may count before this code must run. If
+//! the call begins an iteration, the code ends the previous iteration and begins the new one. For a function whose
+//! calls are scopes (GPU work is attributed to them), the code runs at each call.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 

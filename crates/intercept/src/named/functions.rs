@@ -23,7 +23,7 @@ pub(crate) struct MatchedFunction {
     pub is_entry_point: bool,
 }
 
-/// Returns the functions in the file at `path` that match `pattern`, at most `limit`. The flag is true if more match.
+/// Returns the functions in the file at `path` that match `pattern`, at most `limit`, and true if more functions match.
 /// Fails if the file cannot be read.
 pub(super) fn matching(
     path: &Path,

@@ -1,4 +1,5 @@
-//! The methods to intercept the calls of a function, and the checks before a function's entry is patched.
+//! The methods to intercept the calls of a native function that a `sym:` rule names, and the checks before the
+//! function's entry is patched.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -54,10 +55,10 @@ pub(crate) enum Means {
         trampoline: Range<usize>,
         looks_back: bool,
     },
-    /// The calls are intercepted through GOT slots and `dlsym`, because the function's entry cannot
-    /// be patched for this reason.
+    /// The calls are intercepted through GOT slots and `dlsym`. The value is the reason why the function's entry cannot
+    /// be patched.
     Name(PatchRefusal),
-    /// The calls cannot be intercepted in any way, for this reason.
+    /// The calls cannot be intercepted in any way. The value is the reason.
     None(PatchRefusal),
 }
 
@@ -75,9 +76,10 @@ impl NamedFunction {
     }
 }
 
-/// Returns true if no thread can be in the function, although several threads may be running, for example those of
-/// another preloaded profiler. This is so if the function belongs to the executable, which has not started, and no
-/// other module refers to the function.
+/// Returns true if certainly no thread is in the function, although several threads may be running, for example those
+/// of another preloaded profiler. This is so if four conditions hold: `main` has not begun, the function belongs to the
+/// executable, the executable has no functions that run before the libraries' constructors, and no other module imports
+/// the function.
 pub(crate) fn is_quiet(
     function: &MatchedFunction,
     module: &ElfModule,

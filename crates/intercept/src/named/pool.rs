@@ -1,5 +1,6 @@
-//! The stubs for functions that a `sym:` rule names: their addresses and their data. A stub is code that counts a call
-//! and jumps to the function. Assembly code for each processor defines the instructions.
+//! The addresses and the data of two kinds of stubs for functions that a `sym:` rule names. A stub counts a call and
+//! jumps to the function. A call returns to a return stub if the library must know when the call ends. Assembly code
+//! for each processor defines the instructions of both.
 
 use core::ffi::c_void;
 use core::mem::offset_of;
@@ -94,7 +95,7 @@ pub(crate) fn stub(real: usize) -> Option<usize> {
     Some(start + index * size)
 }
 
-/// Returns true if `value`, the value of a GOT slot, is the address of a stub of this library.
+/// Returns true if `value`, the value of a GOT slot, lies in the stubs (code that counts calls) of named functions.
 pub(crate) fn is_stub(value: usize) -> bool {
     let (start, end) = (
         &raw const tllmprof_named_stubs,

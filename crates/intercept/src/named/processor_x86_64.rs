@@ -10,9 +10,9 @@ use tllmprof_sync::kernel;
 /// Size in bytes of the legacy part of the XSAVE area. The XSAVE header follows it.
 pub(crate) const LEGACY: usize = 512;
 const XSAVE_HEADER_SIZE: usize = 64;
-/// Mask of the register state that is saved: x87, SSE, AVX, opmask, the upper halves of ZMM0-15, ZMM16-31, and APX's
-/// registers. The AMX tiles are left out because the calling convention does not preserve them across calls. The
-/// protection keys are left out, too.
+/// Mask of the register state that the hooks' assembly code saves before it calls Rust code: x87, SSE, AVX, opmask, the
+/// upper halves of ZMM0-15, ZMM16-31, and APX's registers. The AMX tiles are left out because callers neither pass
+/// arguments in them nor expect a call to preserve them. The protection keys are left out, too.
 const SAVED_STATE: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 19;
 
 lifecycle::global! {

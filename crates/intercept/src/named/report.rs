@@ -64,8 +64,8 @@ pub(super) fn found_scopes(functions: &[NamedFunction]) {
     }
 }
 
-/// The functions that a scope rule names, but to whose calls GPU work cannot be attributed, with the reasons. Only the
-/// first ones are printed.
+/// The functions that a scope rule names, but to whose calls GPU work cannot be attributed, with the reasons. Prints
+/// the first [`MAX_LISTED`] functions and the number of the others.
 struct Refused<'a>(&'a [(&'a NamedFunction, PatchRefusal)]);
 
 impl fmt::Display for Refused<'_> {
@@ -100,8 +100,9 @@ pub(crate) fn too_many_scopes(count: Option<usize>, has_some: bool) {
     }
 }
 
-/// Warns that the scope rules (rules that name functions to which GPU work is attributed) matched no function.
-/// `may_search` is true if there is time and memory to search for similar names.
+/// Warns if the scope rules (rules that name functions to which GPU work is attributed) matched no function. Does
+/// nothing if there are no such rules, or if they matched too many functions. `may_search` is true if there is time and
+/// memory to search for similar names.
 pub(crate) fn report_unmatched_scopes(may_search: bool) {
     with_followed(|followed| {
         if followed.scopes.is_empty()
@@ -164,8 +165,8 @@ pub(super) fn found(function: &NamedFunction) {
     }
 }
 
-/// Warns if the step rule (the rule that defines a step) matched nothing or too many functions. `may_search` is true if
-/// the process ends in a way that leaves time and memory to search for similar names.
+/// Warns if `rule`, the step rule (the rule that defines a step), matched no function or too many functions.
+/// `may_search` is true if the process ends in a way that leaves time and memory to search for similar names.
 pub(crate) fn report_unmatched(rule: &impl fmt::Display, may_search: bool) {
     with_followed(|followed| {
         if followed.too_many {

@@ -1,4 +1,5 @@
-//! Tests in which calls of a patched function are scopes: GPU work would be attributed to them.
+//! Tests in which calls of a patched function are scopes, that is, GPU work that they launch is attributed to them. The
+//! function of these tests launches none.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -35,7 +36,7 @@ fn start_scopes() {
 }
 
 /// Returns the number of calls in progress that are scopes (GPU work is attributed to them) and that will return to a
-/// return stub.
+/// return stub (code of this library).
 fn awaited() -> usize {
     let scopes = AWAITED[RETURNS..].iter();
     scopes
@@ -129,9 +130,9 @@ fn a_call_that_is_no_scope_goes_on() {
         assert_eq!(ends::await_scope(&place), Some(RETURNS + 5));
         let stub = pool::return_stub(RETURNS + 5);
         assert_eq!(place.load(Ordering::Relaxed), stub);
-        // The return address is now that of a stub. A second scope begins with such an address if the function of the
-        // first scope ends in a jump to another function. The second scope uses the same stub, and so does an iteration
-        // that ends with the call.
+        // The return address is now that of a return stub. If the function of the first scope ends in a jump to another
+        // scope function, the second scope finds this address as its return address. It must use the same stub. So must
+        // an iteration that ends with the call.
         assert_eq!(ends::await_scope(&place), Some(RETURNS + 5));
         ends::await_end(&place, 9);
         assert_eq!(place.into_inner(), stub);

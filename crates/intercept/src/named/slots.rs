@@ -15,7 +15,8 @@ use tllmprof_platform::modules::relro;
 
 use super::pool;
 
-/// A function whose calls are intercepted only if another module calls it by name.
+/// A function whose calls are intercepted only through GOT slots and `dlsym`. `names` are the names under which its
+/// module exports it.
 pub(super) struct ByName {
     pub found: DefinedFunction,
     pub names: Vec<std::ffi::CString>,
@@ -57,7 +58,8 @@ pub(super) fn lead_to_stubs(
 
 /// Returns the address that calls through the slot reach, if it is that of `function` and the slot may be patched. For
 /// an IFUNC, this is the address of the variant that its resolver selects. Returns `None` if the slot belongs to
-/// another function, already holds a stub's address, or must be left alone.
+/// another function, already holds a stub's address, is not relocated yet, or may hold the function's address for the
+/// program to compare.
 fn real(
     module: &ElfModule,
     slot: &Slot<'_>,
@@ -97,7 +99,7 @@ fn real(
     })
 }
 
-/// Calls the resolver of an IFUNC, and returns the address of the function that it selects.
+/// Calls the resolver of an IFUNC, and returns the address of the function that the resolver selects.
 ///
 /// # Safety
 /// `address` is that of an IFUNC of a module that stays loaded.

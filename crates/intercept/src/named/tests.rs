@@ -1,5 +1,5 @@
-//! Tests of native functions that rules name: functions of the test's process are patched, hooked
-//! by name, and forgotten.
+//! Tests of the hooks for native functions that `sym:` rules name. The tests patch entries of functions in their own
+//! process, hook functions by name, and forget functions of unloaded libraries.
 
 use core::arch::global_asm;
 use core::ffi::CStr;
@@ -158,7 +158,7 @@ fn a_patched_function_counts_and_its_end_closes_the_window() {
             assert_eq!(tllmprof_made_named(number), 3 * number + 0x101);
             assert_eq!(count(), 1 + number as u64);
             // The window (the recorded interval) consists of iteration 3. So the library replaces a return address only
-            // to see the end of this iteration.
+            // to see the end of this iteration. `AWAITED[0]` keeps the iteration's number afterwards.
             let iteration = ends.iteration.load(Ordering::Relaxed);
             let awaited = number >= 3 && !processor::has_shadow_stack();
             assert_eq!(iteration, if awaited { 3 } else { 0 }, "{number}");
@@ -229,8 +229,8 @@ fn a_function_that_is_refused_is_followed_by_name_or_not_at_all() {
             followed.by_name[0].found.address = stranger();
         });
 
-        // This closure returns the result of a look-up that code at `caller` makes with `dlsym` or
-        // `dlvsym`.
+        // This closure returns the address that a look-up with `dlsym` or `dlvsym` by code at `caller` must return, or
+        // 0 if the library does not change the result of the look-up.
         let ask = |handle, name: &CStr, version: Option<&CStr>, caller| {
             let version = version.map_or(core::ptr::null(), CStr::as_ptr);
             // SAFETY: the handles are valid for dlsym, and the strings are terminated.

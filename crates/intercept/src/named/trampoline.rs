@@ -1,9 +1,10 @@
-//! The code that a patched function entry jumps to (a trampoline).
+//! Trampolines: the code to which the patched entries of functions jump.
 //!
-//! The trampoline counts the call as a stub (the code that is called through GOT slots) does, but also preserves `r11`.
-//! If the function's calls are scopes (GPU work is attributed to them), the trampoline instead calls a Rust function at
-//! each call. In both cases, it then runs the instructions that the jump replaced, and jumps to the code after the
-//! jump. The memory is never writable and executable at the same time.
+//! A trampoline counts the call as a stub (the code that is called through GOT slots) does, but also preserves `r11`.
+//! If the function's calls are scopes (GPU work is attributed to them), the trampoline instead calls a handler
+//! (assembly code that calls Rust code) at each call. In both cases, it then runs the instructions that the jump at the
+//! function's entry replaced, and jumps to the code after the jump. The memory is never writable and executable at the
+//! same time.
 
 mod part;
 #[cfg(test)]
@@ -184,7 +185,7 @@ impl Code {
         Some(())
     }
 
-    /// Adds the instructions that the jump replaced, and then a jump to the code after them.
+    /// Adds the instructions that the jump at the function's entry replaced, and then a jump to the code after them.
     fn put_moved(&mut self, entry: &PatchableEntry) -> Option<()> {
         for moved in &entry.moved {
             match moved.kind {
@@ -225,8 +226,9 @@ fn assemble(at: usize, entry: &PatchableEntry, scope: Option<usize>) -> Option<V
     Some(code.bytes)
 }
 
-/// Assembles the trampoline of a function whose calls are scopes (GPU work is attributed to them): code that calls a
-/// Rust function at each call. Returns `None` if a distance or the function's number does not fit its 32-bit field.
+/// Assembles the trampoline of a function whose calls are scopes (GPU work is attributed to them): code that calls the
+/// handler `named_scope` at each call. Returns `None` if a distance or the function's number does not fit its 32-bit
+/// field.
 fn assemble_scope(code: &mut Code, entry: &PatchableEntry, number: usize) -> Option<()> {
     code.put(&[0x41, 0x53]); // push r11
     code.put_with(&[0xff, 0x15], 0); // call [the address below]
@@ -240,8 +242,9 @@ fn assemble_scope(code: &mut Code, entry: &PatchableEntry, number: usize) -> Opt
     Some(())
 }
 
-/// Assembles the trampoline of a step function: it counts the call, and calls a Rust function if the count is past
-/// the limit. Returns `None` if a distance or an offset in the code does not fit its 32-bit field.
+/// Assembles the trampoline of a step function. The trampoline counts the call, and calls the handler `named_slow` if
+/// the count is past the limit. If the thread has no cells (call counters), it only calls this handler. Returns `None`
+/// if a distance or an offset in the code does not fit its field.
 fn assemble_step(code: &mut Code, entry: &PatchableEntry) -> Option<()> {
     let (count, limit) = (i32::try_from(COUNT).ok()?, i32::try_from(LIMIT).ok()?);
     code.put(&[0x41, 0x53]); // push r11

@@ -93,12 +93,12 @@ impl<'a> FunctionTable<'a> {
         }
     }
 
-    /// Returns the function pointers that the module has.
+    /// Returns the slots of all functions that the module has.
     pub(crate) fn places(&self) -> impl Iterator<Item = FunctionSlot<'a>> {
         self.places.iter().copied().flatten()
     }
 
-    /// Returns the pointer to function number `index`, or `None` if the module does not have this function.
+    /// Returns the slot of function number `index`, or `None` if the module does not have this function.
     pub(crate) fn place(&self, index: usize) -> Option<FunctionSlot<'a>> {
         self.places.get(index).copied().flatten()
     }
@@ -165,7 +165,8 @@ pub(crate) union Message {
     pub registered: Handle,
 }
 
-/// Values of `message_type`: the encoding of a message.
+/// Values of `message_type`: a message is a string of bytes, a string of wide characters, or the handle of a registered
+/// string.
 pub(crate) const ASCII: i32 = 1;
 pub(crate) const UNICODE: i32 = 2;
 pub(crate) const REGISTERED: i32 = 3;
@@ -173,7 +174,7 @@ pub(crate) const REGISTERED: i32 = 3;
 const _: () = assert!(size_of::<Attributes>() == 48);
 const _: () = assert!(core::mem::offset_of!(Attributes, message) == 40);
 
-/// A simulated module that uses NVTX, as a tool sees it, for tests. Each thread has one.
+/// A simulated module that uses NVTX, as a tool sees it, for tests. Each thread has at most one.
 #[cfg(test)]
 pub(crate) mod made {
     use core::cell::Cell;

@@ -160,7 +160,7 @@ impl Drop for Asking {
 }
 
 /// Called when a module of the program looks for its NVTX tool (a profiler). Lets another tool initialise the module,
-/// and then installs this library's functions. Returns 1 if the module got a tool, else 0.
+/// and then installs this library's functions. Returns a number other than 0 if the module got a tool, else 0.
 ///
 /// # Safety
 /// Called only by NVTX, as in `nvtxInit.h`.
@@ -199,8 +199,9 @@ pub unsafe fn initialize(export: GetExportTable) -> c_int {
     contained(has_tool, || wrapped(places, has_tool))
 }
 
-/// Replaces the module's NVTX functions by this library's wrappers, if the program's ranges must be counted or
-/// recorded. Returns 1 if the module now has a tool, else 0.
+/// Replaces the module's NVTX functions by this library's wrappers. Does nothing if `places` is `None`: then the
+/// module's ranges need not be counted or recorded. `has_tool` is the result of another tool's initialisation. Returns
+/// a number other than 0 if the module now has a tool, else 0.
 fn wrapped(places: Option<Places>, has_tool: c_int) -> c_int {
     let Some(places) = places else {
         return has_tool;
@@ -223,7 +224,8 @@ fn is_ours(export: GetExportTable) -> bool {
     resolve::is_ours(export as *const () as usize)
 }
 
-/// Returns true if the program's NVTX ranges must be counted or recorded.
+/// Returns true if the program's NVTX ranges must be counted or recorded. In that case also registers the library's
+/// actions at a fork.
 fn wants_ranges() -> bool {
     let wants = || ranges::rule().is_some() | kept::are_asked_for();
     let wants = injection::is_preloaded() && tllmprof_session::activity::is_active() && wants();
@@ -233,8 +235,9 @@ fn wants_ranges() -> bool {
     wants
 }
 
-/// Called when a module of the program looks for its tool (a profiler) for an extension of NVTX, such as payloads.
-/// This library uses no extensions, so it only calls the other tool. Returns 1 if the module got a tool, else 0.
+/// Called when a module of the program looks for its tool (a profiler) for an extension of NVTX, such as payloads. This
+/// library uses no extensions, so it only calls the other tool. Returns a number other than 0 if the module got a tool,
+/// else 0.
 ///
 /// A program may call `nvtxDomainIsEnabled` before it opens ranges, to check for a tool, as NVIDIA's Python package
 /// does. If no tool answers this query, the result of this function is the answer. Another tool's function for

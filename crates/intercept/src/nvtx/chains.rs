@@ -14,8 +14,8 @@ pub(crate) const ROWS: usize = 21;
 /// Largest number of chains: sets of functions of other tools, which the wrappers call next.
 pub(crate) const CHAINS: usize = 8;
 
-/// The functions of another tool that the wrappers call, one for each wrapped function; null if the
-/// tool has none.
+/// The functions of another tool that the wrappers call, one for each wrapped function. An element is null if the tool
+/// has no such function, or if there is no other tool.
 pub(crate) struct Chain {
     next: [AtomicPtr<c_void>; ROWS],
 }

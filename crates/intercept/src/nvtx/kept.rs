@@ -64,7 +64,7 @@ fn is_open() -> bool {
     ranges::window() != 0 && are_kept()
 }
 
-/// A name that was passed as wide characters, converted to UTF-8 bytes.
+/// A name that was passed as wide characters, converted to at most [`LONGEST`] bytes of UTF-8.
 struct Spelt {
     bytes: [u8; LONGEST],
     length: usize,

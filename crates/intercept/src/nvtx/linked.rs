@@ -67,8 +67,8 @@ fn own(module: &ElfModule, name: &CStr) -> Option<*mut c_void> {
 mod tests {
     use super::*;
 
-    /// A variable of this test program, named like the variable with which NVTX points to a linked
-    /// tool.
+    /// A variable of this test program. Its name ends in `_fnptr`, like that of the variable with which NVTX points to
+    /// a linked tool.
     #[unsafe(no_mangle)]
     #[allow(non_upper_case_globals, reason = "as NVTX calls its own")]
     static tllmprof_test_tool_fnptr: AtomicPtr<c_void> = AtomicPtr::new(0x1000 as *mut c_void);

@@ -81,7 +81,7 @@ pub(crate) fn met() {
 /// The effect of a range's beginning on the count of steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Begins {
-    /// The range is not a step, or it is a step but no iteration can begin or end now.
+    /// The range is not a step, or it is a step that was counted, but at which no iteration can begin or end.
     Nothing,
     /// The range is a step at which an iteration may have begun. The caller must call [`pushed`] or [`started`] once
     /// the range has begun. The number is that of the iteration that ends with the range, if there is one.

@@ -76,8 +76,8 @@ impl Role {
         }
     }
 
-    /// Returns the properties of a driver call that has this role, if the call enqueues work or waits, and its stream,
-    /// if it has one, is one of its arguments. Returns `None` for all other functions.
+    /// Returns the properties of the driver call that has this role, if the call is [`Simple`]: it enqueues work or
+    /// waits, and it has no stream or gets the stream as an argument. Returns `None` for all other functions.
     pub(super) fn simple(self) -> Option<Simple> {
         let Self::Driver(call) = self else {
             return None;

@@ -22,7 +22,7 @@ pub(super) struct CallUses {
     learnt: bool,
     /// True if the library must see calls that copy, instantiate or destroy graphs.
     graphs: bool,
-    /// True if the library must note the nodes that launches add to a graph.
+    /// True if the library must note the nodes that launches and copies add to a graph during a stream capture.
     nodes: bool,
 }
 
@@ -156,8 +156,8 @@ mod tests {
             };
             assert_eq!(both(ranges), [handlers().slow as usize; 2], "{}", row.call);
 
-            // If only durations are watched, calls that wait need the handler `record`, and other
-            // calls do not.
+            // If only the durations of waits are watched, calls that wait need the handler `record`, and other calls do
+            // not.
             let timed = CallUses {
                 timed: true,
                 ..NONE

@@ -15,8 +15,8 @@ const SURE_OF_LITTLE_AFTER: u32 = PERIODS_BEYOND_LAYERS + 1;
 /// before a choice counts as reliable. This is about the number of launches in a few iterations of a model with many
 /// layers. Applies only to periods without graph launches.
 const WORK_OF_A_FEW: u32 = 4096;
-/// Duration in nanoseconds that no layer of a model reaches: a longer interval between two occurrences is not a
-/// layer. For comparison: a mixture of eight experts takes 10 ms on an H200 in eager mode.
+/// Duration in nanoseconds that no layer of a model reaches: a longer interval between two occurrences is not a layer.
+/// For comparison: a layer with a mixture of eight experts takes 10 ms on an H200 in eager mode.
 const BEYOND_LAYERS: u64 = 40_000_000;
 /// Minimum total duration in nanoseconds of the periods (intervals between two occurrences of the call site) before a
 /// choice counts as reliable, if each period lasts at least `BEYOND_LAYERS`. Fewer of these long periods are needed
@@ -26,7 +26,8 @@ const MIN_DURATION: u64 = 3_000_000_000;
 /// if each period lasts at least `BEYOND_LAYERS`. This minimum applies even if fewer periods last `MIN_DURATION`
 /// together.
 const MIN_SURE: u64 = 8;
-/// If at least one in this number of intervals is longer than usual, the call site is considered missing in many steps.
+/// If at least one in this number of intervals has clearly more work than usual, the call site is considered missing in
+/// many steps: two steps without the call site between them seem to be one interval.
 const MISSING_IN: u32 = 8;
 /// Minimum number of launches in a layer of a model.
 const LAYER: u32 = 24;
@@ -38,8 +39,8 @@ pub(super) struct Candidate {
     pub last: u16,
     pub count: u32,
     pub signature: u32,
-    /// Mean number of history entries in an interval between two occurrences of the call site: waits and copies, and
-    /// the entries for work that other threads launched before these.
+    /// Mean number of history entries in an interval between two occurrences of the call site. These are waits, copies,
+    /// and the entries for the work that other threads launched before a wait or copy.
     pub calls: usize,
     /// Median work of an interval between two occurrences, in launches.
     pub median: u32,
@@ -49,10 +50,11 @@ pub(super) struct Candidate {
     pub least: u32,
     /// Work of the interval between occurrences that has the most work, in launches.
     pub longest: u32,
-    /// Number of odd intervals: intervals whose work differs clearly from the median (see `usual`).
+    /// Number of odd intervals: intervals whose work differs clearly from the median (see `usual`). An interval in
+    /// which the program launched kernels in place of the usual graphs does not count.
     pub odd: u32,
-    /// Number of odd intervals with less work than the median, because an additional occurrence has split an
-    /// interval.
+    /// Number of odd intervals with less work than the median. They arise if an additional occurrence of the call site
+    /// splits an interval.
     pub short: u32,
     /// Number of odd intervals with more work than the median.
     pub long: u32,
@@ -63,8 +65,8 @@ pub(super) struct Candidate {
     pub since_more: u32,
     /// True if this is the call site that the learner follows now.
     pub current: bool,
-    /// True if this call site belongs to one helper thread (a thread that launches nothing itself). Such a site
-    /// recurs more rarely than the site of the whole pool, whose other threads reach the same place in the program.
+    /// True if this call site belongs to one helper thread (a thread that launches nothing itself). If other threads of
+    /// a pool reach the same place in the program, this site recurs more rarely than the site of the whole pool.
     pub one_helper: bool,
     /// True if each interval is a pass over the layers of a model.
     pub layered: bool,
@@ -103,11 +105,11 @@ impl Candidate {
     /// Returns the number of further periods (intervals) for which the call site must recur before the choice counts
     /// as reliable; 0 if the choice is already reliable.
     ///
-    /// An interval that is longer than usual points to an outer loop. The choice is reliable after
-    /// [`wanted`](Self::wanted) periods without such an interval. It is also reliable if there were enough longer
-    /// intervals to find the outer loop, but no outer loop was found. Sites with little work need more periods: they
-    /// may be a layer of a model, or a warm-up that tries out kernels. `steady` is the number of periods since the last
-    /// interval that was longer than usual, including periods that the history no longer holds.
+    /// An interval is long if it has clearly more work than usual. A long interval points to an outer loop. The choice
+    /// is reliable after [`wanted`](Self::wanted) periods without a long interval. It is also reliable if there were
+    /// enough long intervals to find the outer loop, but no outer loop was found. Sites with little work need more
+    /// periods: they may be a layer of a model, or a warm-up that tries out kernels. `steady` is the number of periods
+    /// since the last long interval, including periods that the history no longer holds.
     pub(crate) fn unsteady_for(&self, steady: u32) -> u32 {
         let even = self.wanted();
         let uneven = if self.little() { 2 * even } else { even };
@@ -137,7 +139,7 @@ impl Candidate {
             && self.long * MISSING_IN < self.count
     }
 
-    /// Returns true if no interval (between two occurrences of the call site) in the history was much longer than
+    /// Returns true if no interval (between two occurrences of the call site) in the history has clearly more work than
     /// usual.
     pub(crate) const fn is_unbroken(&self) -> bool {
         self.since_long + 1 >= self.count
@@ -165,22 +167,23 @@ impl Candidate {
         self.graphs == 0 && self.median < LITTLE
     }
 
-    /// Returns the number of further periods (intervals between occurrences) until the call site has recurred more
-    /// often in a row than a model has layers. A period that may contain a model's first and last kernels ends the row.
-    /// Once the result is 0, the periods cannot be layers, so no outer loop has to be searched for.
+    /// Returns the number of further periods (intervals between occurrences) until the series of successive periods is
+    /// longer than a model has layers. A period that may contain a model's first and last kernels interrupts the
+    /// series. Once the result is 0, the periods cannot be layers, so no outer loop has to be searched for.
     pub(crate) fn varied_for(&self) -> u32 {
         PERIODS_BEYOND_LAYERS.saturating_sub(self.since_more)
     }
 
-    /// Returns true if requests probably ended and began in this interval: it has many more waits and copies
-    /// than usual, but not much more work. An interval with the first and last kernels of a model looks
-    /// different, because a model has few waits before and after its layers.
+    /// Returns true if requests probably ended and began in the interval between the history entries `from` and `to`,
+    /// which has `work` launches: it has many more waits and copies than usual, but not much more work. An interval
+    /// with the first and last kernels of a model looks different, because a model has few waits before and after its
+    /// layers.
     pub(crate) fn between_requests(&self, from: usize, to: usize, work: u32) -> bool {
         to - from > BUSY + 4 * self.calls && work < 4 * self.median
     }
 
-    /// Returns true if the intervals (between two occurrences of the call site) have as much work as whole
-    /// iterations, and nearly all have the same work.
+    /// Returns true if the intervals (between two occurrences of the call site) have as much work as whole iterations,
+    /// and at most one in 16 is odd.
     pub(crate) fn even(&self) -> bool {
         (self.graphs > 0 || self.median >= LITTLE_TO_EXPLAIN) && self.odd * 16 <= self.count
     }

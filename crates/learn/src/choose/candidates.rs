@@ -133,8 +133,8 @@ impl Scratch {
         kept
     }
 
-    /// Lists the call sites that occurred at least `least` times, each once. Returns `None` if there are more than
-    /// [`MAX_CANDIDATES`] such sites.
+    /// Lists the call sites that occurred at least `least` times, each once. For the site of `current`, two occurrences
+    /// are enough. Returns `None` if there are more than [`MAX_CANDIDATES`] such sites.
     fn recurring(
         &mut self,
         entries: &[HistoryEntry],

@@ -1,5 +1,5 @@
-//! Distinguishes the passes of a target model from those of its draft model (speculative decoding). If both models
-//! are graphs, their passes have the same work, and only the durations differ.
+//! Distinguishes the passes of a target model from those of its draft model (speculative decoding). If each pass of
+//! both models is a graph launch, all passes have about the same number of launches, and only their durations differ.
 
 use super::candidates::Occurrences;
 use super::{CONTENDER, Candidate, OUTER_LEVEL, Scratch};
@@ -18,7 +18,7 @@ const VARIES: u32 = 2;
 const LONGER: u64 = 2;
 
 impl Scratch {
-    /// Returns true if the intervals of `chosen` may turn out to be passes of a draft model when more of them have
+    /// Returns true if the intervals of `chosen` may turn out to be passes of a draft model when more intervals have
     /// been seen.
     pub(super) fn may_end_in_long_interval(
         &self,
@@ -35,11 +35,11 @@ impl Scratch {
             })
     }
 
-    /// Returns true if each pass of `outer` (the stretch between two of its occurrences) consists of short intervals of
-    /// `inner` and one long interval at the end. The number of short intervals must vary. It must also stay small: a
-    /// pass with many of them may be all steps of a request, with a pause before the next request. If `early` is true,
-    /// fewer passes suffice: the result then means that all passes may turn out to have this form when more passes have
-    /// been seen.
+    /// Returns true if nearly every pass of `outer` (the stretch between two of its occurrences) consists of short
+    /// intervals of `inner` and one long interval at the end. The number of short intervals must vary. It must also
+    /// stay small: a pass with many of them may be all steps of a request, with a pause before the next request. If
+    /// `early` is true, fewer passes suffice: the result then means that the passes may turn out to have this form when
+    /// more passes have been seen.
     pub(super) fn ends_in_long_interval(
         &self,
         entries: &[HistoryEntry],

@@ -33,9 +33,10 @@ impl Scratch {
                 .filter(|c| (!reads(like) || reads(c)) && (!clean || c.short == 0));
             kind.map(|c| c.count).max().unwrap_or(0)
         };
-        // The number of occurrences that a call site seems to have too many or too few, compared with the other
-        // sites. Another site may have more occurrences only because some are surplus. So missing occurrences are
-        // counted only up to the number of long intervals, which are the places where an occurrence could be missing.
+        // The number of occurrences that a call site seems to have too many or too few. Missing occurrences are counted
+        // in full by comparison with the sites without short intervals. Any other site may have more occurrences only
+        // because some are surplus. By comparison with it, at most one more than the number of long intervals is
+        // counted, because the long intervals are where an occurrence may be missing.
         let amiss = |c: &Candidate| {
             let missed = most(c, true).saturating_sub(c.count);
             let more = most(c, false).saturating_sub(c.count);
@@ -68,8 +69,8 @@ impl Scratch {
         // The history ends in the middle of a period. So a call site that comes late in the period has one occurrence
         // fewer than the sites that come early.
         let behind = |c: &Candidate| u32::from(c.last < best.last && c.first > best.first);
-        // Changing to another call site costs an iteration, so the current site is kept unless another site
-        // is clearly better.
+        // A change to another call site may disturb the count of iterations, so the current site is kept unless another
+        // site is clearly better.
         let kept = candidates.iter().filter(alike).find(|c| {
             let tolerated = amiss(best) + behind(c) + c.count / 48;
             c.current && (amiss(c) <= tolerated || amiss(c) < 2 * amiss(best))

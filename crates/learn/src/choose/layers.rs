@@ -5,8 +5,8 @@ use super::{BUSY, Candidate, ENDS, LITTLE_TO_EXPLAIN, Scratch};
 
 /// The largest number of layers that a model is assumed to have.
 const MAX_LAYERS: usize = 128;
-/// Minimum number of passes over a model's layers that have the same number of layers, before a call site counts as a
-/// layer.
+/// Minimum number of passes over a model's layers with the same number of layers, before a call site is taken for one
+/// that occurs at each layer.
 const MIN_PASSES: u32 = 2;
 /// Minimum work of a model's first and last kernels together, in tenths of a layer's work, to recognize a pass over the
 /// layers by these kernels.
@@ -34,9 +34,10 @@ impl Scratch {
         ends.1 - others.1 <= BUSY as i64 && more >= wanted.max(i64::from(ENDS))
     }
 
-    /// Returns the mean work and the mean number of calls for two groups of intervals of `inner`: those at
-    /// which `outer` occurs, and all others. Returns `None` if `inner` cannot be a layer, or if the number of
-    /// its occurrences varies between the occurrences of `outer`.
+    /// Returns the mean work and the mean number of calls for two groups of intervals of `inner`. The first group is
+    /// the intervals in which `outer` occurs, or those that begin where `outer` occurs, whichever have more work. The
+    /// second group is all other intervals. Returns `None` if `inner` cannot be a layer, or if too many passes of
+    /// `outer` (stretches between two of its occurrences) have another number of intervals of `inner` than the rest.
     fn passes(&self, outer: &Candidate, inner: &Candidate) -> Option<(Mean, Mean)> {
         if inner.count < 2 * outer.count || !inner.may_be_layer() {
             return None;
@@ -94,8 +95,9 @@ impl Scratch {
             && !self.candidates[..found].iter().any(layers)
     }
 
-    /// Returns true if waits split most of the work between two occurrences of `of` into pieces, each of them smaller
-    /// than a whole model.
+    /// Returns true if waits and copies split the work between two occurrences of `of` into small pieces. On average,
+    /// the largest piece of an interval must have less than two thirds of the interval's work, and fewer launches than
+    /// a whole model (`LITTLE_TO_EXPLAIN`).
     fn is_in_pieces(&self, of: &Candidate) -> bool {
         let (mut pieces, mut all) = (0u64, 0u64);
         for (from, to) in Occurrences::new(&self.next, of).pairs() {

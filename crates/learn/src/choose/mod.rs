@@ -27,8 +27,8 @@ const MIN_PERIODS_OF_LITTLE: u32 = 20;
 const LITTLE: u32 = 48;
 /// Minimum number of occurrences that a rarer call site needs to replace a more frequent one.
 const MIN_OUTER: u32 = 5;
-/// Minimum number of occurrences of a rarer call site that may turn out to belong to an outer loop. While there is
-/// such a site, no site is chosen.
+/// Minimum number of occurrences before a call site counts as a candidate. While a candidate that is rarer than the
+/// best one may turn out to belong to an outer loop, no site is chosen.
 const CONTENDER: u32 = 3;
 /// Number of launches below which an interval may be a layer of a model. For such small intervals, a rarer call site
 /// needs to explain only a smaller share of the work to replace a more frequent one.
@@ -39,8 +39,8 @@ const MIN_WORK_DIVISOR: u32 = 4;
 /// A number of periods (intervals between two occurrences of the call site) that exceeds the number of layers of any
 /// model. After this many periods without a model's first and last kernels, the periods cannot be layers.
 pub(crate) const PERIODS_BEYOND_LAYERS: u32 = 127;
-/// Minimum number of periods (intervals between two occurrences) until the history is examined again, for a call site
-/// that has been steady.
+/// Minimum number of periods (intervals between two occurrences of the call site) until the history is examined again
+/// to decide whether a new or doubtful choice is reliable.
 pub(crate) const MIN_PERIODS_TO_NEXT_LOOK: u32 = 8;
 /// Number of launches that each model makes outside its layers, at least: an embedding, a norm, the output head and
 /// the sampling of a token. An interval with this many launches more than a layer may contain them.
@@ -70,7 +70,7 @@ pub(crate) struct Scratch {
     /// For each history entry, the total work, in launches, of the followed threads (those that launch for the loop) up
     /// to and including the entry.
     work: [u32; MAX_ENTRIES],
-    /// For each history entry, the cumulative number of graphs in `work`.
+    /// For each history entry, the number of graph launches that are included in its element of `work`.
     graphs: [u32; MAX_ENTRIES],
     sorted: [u32; MAX_ENTRIES],
     slots: [SiteSlot; MAX_SLOTS],
@@ -105,16 +105,18 @@ struct SiteSlot {
     signature: u32,
 }
 
-/// A chosen call site with its evidence: the number of its occurrences in the whole history, and the work of the
-/// followed threads (those that launch for the loop) since its last occurrence.
+/// A chosen call site with its evidence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
     pub rule: LearnedRule,
+    /// Number of occurrences of the call site in the history, without entries from before the last restart of the count
+    /// of iterations.
     pub occurrences: u32,
     /// Lower quartile of the work in the intervals between occurrences of the call site, in launches.
     pub least: u32,
+    /// Work of the followed threads (those that launch for the loop) since the last occurrence of the call site.
     pub since: ThreadLaunches,
-    /// Number of occurrences in this history of the call site that was followed before this choice.
+    /// Number of occurrences of the previously followed call site, in the same part of the history as `occurrences`.
     pub replaced: u32,
     /// Number of iterations that the previously followed call site seems to have ended before the new site first
     /// occurred.
@@ -277,8 +279,8 @@ impl Scratch {
                 .max(MIN_PERIODS_TO_NEXT_LOOK),
             periods => periods,
         };
-        // Windows (recorded intervals) may begin and end at the call site of the current rule. So the rule is replaced
-        // only by a call site that has recurred for a long time.
+        // Windows (recorded intervals) may begin and end at the call site of the current rule. So a rule that counted
+        // as reliable is replaced only by a call site that has occurred more than `2 * MIN_PERIODS` times.
         let relied_on = followed.is_some_and(|followed| followed.relied_on);
         let other = was.is_some_and(|c| !c.alike(&chosen));
         let kept = relied_on && other && chosen.count <= 2 * MIN_PERIODS;
@@ -354,8 +356,9 @@ pub(crate) const fn may_hold_ends(work: u32, median: u32) -> bool {
     work >= median + ENDS || work * 2 < median
 }
 
-/// Returns the number of iterations that the call site of `rule` ended in `entries`, and the work since the
-/// last of them. Occurrences after little work are not counted: they may belong to a warm-up.
+/// Returns the number of occurrences of the rule's call site in `entries`, and the work since the last of them. Each
+/// occurrence ends an iteration or one of its equal parts. Occurrences after little work are not counted: they may
+/// belong to a warm-up.
 pub(crate) fn occurrences(entries: &[HistoryEntry], rule: &LearnedRule) -> (u32, ThreadLaunches) {
     let mut count = 0;
     let mut since = ThreadLaunches::default();

@@ -8,8 +8,8 @@ use crate::history::HistoryEntry;
 /// Minimum share of the work, in thousandths, that a rarer call site must explain to replace a more frequent one. A
 /// call site explains the additional work in the intervals in which it occurs.
 const EXPLAINED: u64 = 60;
-/// Like [`EXPLAINED`], for intervals with less work than [`LITTLE_TO_EXPLAIN`] if each pass has the same number of
-/// them.
+/// Like [`EXPLAINED`], for intervals with less work than [`LITTLE_TO_EXPLAIN`] if each pass (stretch between two
+/// occurrences of the rarer call site) has the same number of intervals.
 const EXPLAINED_OF_LITTLE: u64 = 10;
 /// Minimum share of the work, in thousandths, that must be in the large interval of each pass (the stretch between
 /// two occurrences of the outer call site). `MOST_IN_LARGE_OF_EQUAL` applies if all passes have the same number of
@@ -23,8 +23,8 @@ const LARGE_FACTOR: u32 = 4;
 /// requests that arrive at random, whose unevenness reached 740 in measurements. In speculative decoding, the number of
 /// inner intervals varies with the number of drafted tokens, whose unevenness stays below this limit.
 const MAX_UNEVENNESS: u64 = 600;
-/// Maximum number of inner intervals that can be equal parts of one iteration. The number must be the same in
-/// each iteration.
+/// Maximum number of inner intervals that are taken for equal parts of one iteration by their number or work alone.
+/// With more intervals, the host's pauses must show that they are parts (see `parts.rs`).
 pub(super) const MAX_PARTS_BY_COUNT: u32 = 4;
 
 /// Maximum number of passes (stretches between two occurrences of the outer call site) for which the numbers of inner
@@ -71,8 +71,8 @@ impl Pass {
 }
 
 /// Returns true if `outer` ends iterations more steadily than `inner`: the intervals of `outer` are alike and have as
-/// much work as iterations, and the intervals of `inner` are not like this. The additional occurrences of `inner`
-/// follow hardly any work, for example because some tokens are read twice.
+/// much work as iterations, but at least a quarter of the intervals of `inner` have much less work than usual. Such
+/// short intervals arise, for example, if some tokens are read twice.
 fn is_steadier(outer: &Candidate, inner: &Candidate) -> bool {
     outer.level <= OUTER_LEVEL
         && !outer.one_helper
@@ -166,7 +166,8 @@ impl Works {
         self.at_outer += u64::from(pass.at_outer);
     }
 
-    /// Returns the additional work in the intervals at the outer call site, compared with other intervals.
+    /// Returns the excess work of the intervals in which the outer call site occurs, beyond the mean excess work of as
+    /// many intervals of `inner`.
     fn explained(&self, inner: &Candidate) -> u64 {
         let usual = self.deviations * self.passes / u64::from(inner.count).max(1);
         self.at_outer.saturating_sub(usual)
@@ -301,8 +302,9 @@ impl Scratch {
         works.explained(inner) * 1000 >= works.all * wanted
     }
 
-    /// Returns true if each pass of `outer` has one large interval with nearly all of its work, and `outer` occurs in
-    /// that interval. An example is a text detector, followed by a recognizer that reads the found boxes one by one.
+    /// Returns true if nearly every pass of `outer` (the stretch between two of its occurrences) has one large
+    /// interval, `outer` occurs in that interval, and the large intervals have a large share of all work. An example is
+    /// a text detector, followed by a recognizer that reads the found boxes one by one.
     fn begins_with_most_work(&self, outer: &Candidate, inner: &Candidate) -> bool {
         if outer.count * 17 > inner.count * 10 || outer.count < MIN_PERIODS {
             return false;
@@ -364,8 +366,8 @@ impl Scratch {
     }
 
     /// Returns true if `outer` occurs at almost each occurrence of `inner`, so that `outer` is no loop around `inner`:
-    /// the work between two occurrences of `outer` is less than 1.5 times the work between two occurrences of `inner`.
-    /// `outer` has fewer occurrences only because it began later or stopped earlier.
+    /// the median work between two occurrences of `outer` is less than 1.5 times the mean work between two occurrences
+    /// of `inner`. If `outer` has far fewer occurrences, then it began later or stopped earlier.
     fn at_each(&self, outer: &Candidate, inner: &Candidate) -> bool {
         u64::from(outer.median) * 10 < u64::from(self.mean(inner)) * 15
     }

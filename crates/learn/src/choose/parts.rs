@@ -26,11 +26,11 @@ const LONGEST_PART: u64 = 2_000_000;
 const MAX_DIFFERENCE: u32 = 4;
 /// Minimum share of steps, in hundredths, whose longest pause comes before the same part.
 const MIN_AGREEING: usize = 60;
-/// Minimum [`evidence`] that a step has several parts. It is high because the history is examined dozens of times,
-/// each time for 31 possible numbers of parts.
+/// Minimum [`evidence`] that a step has several parts: a probability of 2^-20 that the pauses agree by chance. The
+/// limit is strict because the history is examined dozens of times, each time for up to 31 numbers of parts.
 const IMPROBABLE: u32 = 20 * 256;
-/// Number of successive steps in which each part must have exactly the same work as in the step before. Required if the
-/// parts are recognized by their work alone.
+/// Number of successive steps in which each part must have exactly the same work as in the step before. This condition
+/// applies if the parts are recognized by their work alone.
 const MIN_REPEATS: usize = 12;
 /// Minimum [`evidence`] for suspecting that a step has several parts. The learner then waits for more steps before it
 /// relies on the call site.

@@ -48,7 +48,8 @@ pub struct Learner {
     scratch: Scratch,
     state: LearnerState,
     rule: LearnedRule,
-    /// Number of iterations that have closed, including iterations that were found only later in the history.
+    /// Number of iterations that have closed. It includes iterations from before the rule was chosen, which the learner
+    /// found when it examined the history.
     closed: u64,
     /// Number of iterations that closed before the oldest entry of the history.
     before: u64,
@@ -63,7 +64,7 @@ pub struct Learner {
     /// Value of `closed` (the number of closed iterations) at the time when the rule became reliable or was last put in
     /// doubt.
     since: u64,
-    /// Number of history entries that were recorded before the count of iterations began.
+    /// Number of entries in the history that were recorded before the count of iterations was last restarted.
     uncounted: usize,
     /// True if no history entries are recorded any more, because the rule needs neither a new choice nor a check.
     resting: bool,
@@ -82,27 +83,28 @@ pub struct Learner {
     /// True if the followed threads (those that launch for the loop) have stopped and other threads continue, so that
     /// a new choice is needed soon.
     hurried: bool,
-    /// The thread that launched most work when the learner last noticed that other threads than before launch. Used
-    /// while the learner has no rule.
+    /// The thread that launched most work when the learner last noticed that most of the work had moved to other
+    /// threads. It is used while the learner has no rule.
     foremost: usize,
-    /// Number of further history entries for which the learner watches its choice of a call site before it rests
-    /// (records no calls).
+    /// Maximum number of further history entries for which the learner watches a reliable choice of a call site before
+    /// it rests (records no calls).
     watch: usize,
     /// For each thread slot, the thread's cumulative work (launches of kernels and graphs) at the time of its last
     /// history entry.
     seen: [ThreadLaunches; THREADS],
     /// Cumulative work (launches of kernels and graphs) of the followed threads (those that launch for the loop) at the
-    /// end of the last iteration.
+    /// last occurrence of the call site, or at the beginning of the last pass (period of repeating launches).
     at: ThreadLaunches,
-    /// The thread whose copy has ended an iteration, until that thread waits for the copy. Only then does the next
-    /// iteration open. `None` if no such wait is expected.
+    /// The thread whose copy to the host has ended an iteration, until the next iteration opens. It opens when that
+    /// thread has waited for the copy, or at the next launch of that thread or of the rule's thread. Otherwise `None`.
     pending: Option<u32>,
     /// The thread that made the last copy that closed an iteration.
     copier: u32,
     /// Number of copies in a row that each ended an iteration and that the copying thread did not wait for before its
     /// next launch.
     unawaited: u32,
-    /// Number of waits since the last occurrence of the call site, by threads that launch work.
+    /// Estimated number of waits and copies since the last occurrence of the call site, by threads that launch work. It
+    /// is an estimate because only a sample of these calls is examined.
     waits: u32,
     /// A counter that selects a sample of the calls that are not at the call site. The learner examines only the
     /// calls in this sample.
@@ -116,11 +118,11 @@ pub struct Learner {
     unusual: u32,
     /// Number of times that many unusual periods (iterations as the rule counts them) have put the rule in doubt.
     doubts: u32,
-    /// Number of calls that were passed to [`Learner::event`] although the learner had not asked
-    /// for them.
+    /// Number of calls that were passed to [`Learner::event`] although the learner had not asked for them. The count
+    /// restarts at 0 when it reaches [`EndingCalls::SAMPLE`].
     unasked: u32,
-    /// True if a window (a recorded interval) has opened. From then on the learner must not change what it counts as
-    /// an iteration.
+    /// True if a window (a recorded interval) has opened. From then on the learner must not reinterpret iterations as
+    /// parts of longer ones.
     relied_on: bool,
     /// True if iterations may turn out to be parts of longer iterations.
     suspects_parts: bool,
@@ -136,8 +138,8 @@ pub struct Learner {
     /// True if parts of steps must be counted instead of whole steps, provided that the learner finds both steps and
     /// parts.
     counts_inner: bool,
-    /// True if iterations are counted by passes (repeating launches) although there is also a wait that recurs. The
-    /// thread that waits may be late, so that it waits only after several passes.
+    /// True if iterations are counted by passes (repeating launches) although a helper thread's copy to the host also
+    /// recurs. The helper thread may be late and make several copies together, so its copies are not counted.
     follows_passes: bool,
     /// The launches that begin a pass (a period of repeating launches), the latest first. They are the context that
     /// `pass_key` identifies.
@@ -244,8 +246,8 @@ impl Learner {
         (self.state != LearnerState::Learning).then_some(self.rule)
     }
 
-    /// Returns the number of iterations that have closed, including iterations that were found only later in the
-    /// history.
+    /// Returns the number of iterations that have closed. It includes iterations from before the rule was chosen, which
+    /// the learner found when it examined the history.
     #[must_use]
     pub fn detected(&self) -> u64 {
         if self.counts_passes() {
@@ -322,8 +324,8 @@ impl Learner {
         let pending = self.pending.filter(|_| near);
         let paused = self.pauses.waits_for_launch_of().filter(|_| !self.resting);
         let followed = pending.map(|_| u32::from(self.rule.thread));
-        // If `pending` names a thread, `paused` is left out: that thread has not waited yet, so no pause of it is being
-        // measured.
+        // If `pending` names a thread, the iteration opens at a launch of that thread or of the rule's thread. Then
+        // `paused` is left out, because the result has room for only two threads.
         let first = pending.or(paused)?;
         Some([first, followed.or(paused).unwrap_or(first)])
     }

@@ -9,8 +9,8 @@ use crate::trail::{DEPTH, Trails};
 
 /// Number of passes (periods of repeating launches) after which they count as reliable parts of an iteration.
 const SURE_AFTER: u32 = 32;
-/// Number of passes (periods of repeating launches) in a row with equal work after which passes are trusted more than
-/// another thread's copies to the host.
+/// Number of passes (periods of repeating launches) in a row with equal work after which iterations may be counted by
+/// passes instead of by another thread's copies to the host.
 const EVEN_RUN: u16 = 32;
 
 /// The level below iterations, if there are two levels: the equal parts of which each iteration consists.
@@ -180,8 +180,9 @@ impl Learner {
         }
     }
 
-    /// Stops counting passes (periods of repeating launches) as iterations. The number of iterations may change,
-    /// because no window (recorded interval) has been opened by this number yet.
+    /// Stops counting passes (periods of repeating launches) as iterations, and discards the iterations counted by
+    /// them. The count may still change: the passes never counted as reliable, so no window (recorded interval) has
+    /// been opened by them.
     fn give_up_passes(&mut self) {
         self.state = LearnerState::Learning;
         self.follows_passes = false;

@@ -11,9 +11,11 @@ use crate::trail::{THREADS, ThreadLaunches, Trails, slot};
 
 /// Number of history entries before the history is examined for the first time.
 const FIRST_LOOK: usize = 16;
-/// Number of history entries for which the learner watches a new choice before it may rest (stop recording calls).
+/// Maximum number of history entries for which the learner watches a new choice of a call site, if the choice has
+/// become reliable. Then the learner rests (stops recording calls).
 const WATCHED_ENTRIES: usize = 2 * history::MAX_ENTRIES;
-/// Maximum number of iterations for which the learner watches a choice after it has become reliable.
+/// After this number of iterations with a reliable choice, the learner rests even if it has recorded fewer than
+/// `WATCHED_ENTRIES` entries. It does not rest early if the iterations may be parts of longer iterations.
 const WATCHED_PERIODS: u64 = 64;
 
 impl Learner {
@@ -210,8 +212,8 @@ impl Learner {
         if self.part > 0 && !self.counts_inner {
             return false;
         }
-        // If the old call site ends an iteration at this call, the new site may already have ended the same iteration
-        // shortly before. Do not count that iteration twice.
+        // If the old call site ends an iteration at this call, the next iteration opens now only if the new site has
+        // ended the same iteration shortly before. Otherwise it opens soon, at the next occurrence of the new site.
         is_site || ends && alike && choice.since.weight() < new.median / 2
     }
 

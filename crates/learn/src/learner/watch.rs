@@ -18,13 +18,13 @@ const EXAMINED_IN: u32 = 4;
 /// The golden ratio as a fraction of 2^32. A counter to which this number is added for each call selects the calls to
 /// examine in an irregular order, which matches no rhythm of the process.
 const GOLDEN: u32 = 0x9e37_79b9;
-/// Number of history entries for which the learner watches its choice of a call site when the
-/// choice is in doubt.
+/// Maximum number of history entries for which the learner watches its choice of a call site again after the choice was
+/// put in doubt.
 const WATCHED_IN_DOUBT: usize = 512;
 /// Number of periods (iterations as the rule counts them) that are judged together as a group.
 const JUDGED_PERIODS: u32 = 32;
-/// Number of unusual periods (iterations with another amount of work) in a group of `JUDGED_PERIODS` that put the
-/// choice of a call site in doubt.
+/// Number of unusual periods (iterations with much more or less work than the median) in a group of `JUDGED_PERIODS`
+/// that put the choice of a call site in doubt for the first time.
 const UNUSUAL_PERIODS: u32 = 4;
 
 impl Learner {

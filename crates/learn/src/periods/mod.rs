@@ -15,8 +15,7 @@ pub(crate) use recurrence::Recurrence;
 use crate::site;
 use crate::trail::{THREADS, Threads, Trails, slot};
 
-/// Minimum number of launches in a repeating period (a series of launches that recurs). A shorter period may be a
-/// single operator.
+/// Number of launches below which a repeating period (a series of launches that recurs) may be a single operator.
 const LAYER: u32 = 24;
 /// Number of launches below which a repeating period (a series of launches that recurs) may be one layer of a model.
 const LITTLE: u32 = 96;
@@ -44,7 +43,8 @@ const MAX_PAUSES: u32 = 5;
 /// interval between two occurrences of the anchor (the launch context that marks the beginning of a pass).
 pub(crate) const UNWAITED: u16 = 24;
 /// Number of successive periods (repeating series of launches) without a wait after which windows (recorded intervals)
-/// may open at these periods. Most images have fewer passes, so the periods are not the passes of an image.
+/// may open at these periods. The periods are then probably not the passes of a network within an image: an image ends
+/// with a wait, and most images have fewer passes.
 pub(crate) const UNWAITED_FOR_LONG: u16 = 120;
 
 /// The launches that have to be reported to the learner.

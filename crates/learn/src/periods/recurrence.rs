@@ -41,6 +41,7 @@ pub(crate) struct Recurrence {
     at: ThreadLaunches,
     /// Number of waits of the process when the context occurred last.
     waits: u32,
+    /// The usual interval: the work between two occurrences of the context.
     pub interval: ThreadLaunches,
     /// Number of intervals between occurrences whose length is exactly `interval`.
     pub equal: u16,
@@ -257,8 +258,8 @@ impl Recurrence {
             && (self.has_ends() || self.excess_share() >= EXPLAINED)
     }
 
-    /// Returns true if the intervals are equal, make up most of the work, and are longer than one kernel that is
-    /// launched repeatedly.
+    /// Returns true if most intervals are equal, these make up most of the work, and each has at least [`DEPTH`]
+    /// launches, so that it is not just one kernel that is launched repeatedly.
     pub(crate) fn is_steady(&self) -> bool {
         self.weight() >= DEPTH as u32
             && self.equal >= MIN_INTERVALS
@@ -266,7 +267,7 @@ impl Recurrence {
             && self.covers_work()
     }
 
-    /// Returns true if the intervals make up most of the work.
+    /// Returns true if the usual intervals make up most of the work, because other intervals exceed them by little.
     pub(crate) fn covers_work(&self) -> bool {
         self.excess_share() <= UNCOVERED
     }
@@ -287,8 +288,8 @@ impl Recurrence {
         trails.work(u32::from(self.thread)).since(self.at).weight()
     }
 
-    /// Returns true if the period (the interval between two occurrences) is a part of a longer iteration: many periods
-    /// contain no wait, and the period is neither a layer nor as small as an operator.
+    /// Returns true if the period (the interval between two occurrences) is a part of a longer iteration: at least a
+    /// third of the periods contain no wait, and the period is neither a layer nor as small as an operator.
     pub(crate) fn is_part(&self) -> bool {
         let all = self.equal + self.others();
         self.weight() >= LAYER && !self.may_be_layer() && self.waited * 3 <= all * 2

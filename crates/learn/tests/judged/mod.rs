@@ -1,4 +1,5 @@
-//! Replays a stream of CUDA calls to the learner, and compares the iterations that it finds with the true ones.
+//! Replays a stream of CUDA calls to the learner, and compares the iterations that it finds with the true iterations,
+//! which marks in the stream show.
 
 use super::recorded::Record;
 use tllmprof_learn::{Learner, Trails};

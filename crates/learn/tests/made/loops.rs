@@ -222,7 +222,8 @@ fn adapters_switched() -> Vec<Record> {
     program.records()
 }
 
-/// Six layers, each of which reads the number of tokens for each expert, then an output head.
+/// A mixture-of-experts model: six layers, each of which reads back the number of tokens for each expert, then an
+/// output head.
 fn experts_counted_in_each_layer() -> Vec<Record> {
     let mut program = Program::new(410);
     for _ in 0..400 {
@@ -276,7 +277,8 @@ fn two_models() -> Vec<Record> {
     program.records()
 }
 
-/// Video frames of three types, in the order of a group of pictures. Each type has a separate graph.
+/// Video frames of three types, in a pattern that recurs every twelve frames, as in compressed video. Each type has a
+/// separate graph.
 fn video_frames() -> Vec<Record> {
     let mut program = Program::new(413);
     for kind in 0..3 {

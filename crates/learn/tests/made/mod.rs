@@ -119,7 +119,7 @@ impl Program {
         self.gpu
     }
 
-    /// Lets the thread wait until the time `done`, at which the GPU has finished the work.
+    /// Lets the thread wait until the time `done`, at which the GPU has finished the work that is waited for.
     pub(crate) fn wait_until(&mut self, thread: u32, wait: Wait, done: u64) {
         self.until(thread, done);
         self.work(thread, 6);

@@ -172,7 +172,8 @@ fn depth_passes() -> Vec<Record> {
     program.records()
 }
 
-/// A tree of drafts as five graphs, then a pass that verifies them, then one kernel for each accepted token.
+/// Speculative decoding: five graphs compute a tree of drafts, a pass verifies the drafts, and then one kernel runs for
+/// each accepted token.
 fn tree_drafts() -> Vec<Record> {
     let mut program = Program::new(222);
     program.capture(0, 10, 30);

@@ -9,7 +9,7 @@ use tllmprof_learn::Call;
 /// A line of a recorded call stream: a mark or a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Record {
-    /// The begin of a true iteration. The learner never receives marks.
+    /// The beginning of a true iteration, as the recorded program marked it. The learner never receives marks.
     Mark,
     /// A call: the thread that makes it, the call, and its time in nanoseconds.
     Call(u32, Call, u64),

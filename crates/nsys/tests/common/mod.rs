@@ -7,8 +7,8 @@ use std::path::Path;
 use rusqlite::{Connection, params};
 use tempfile::TempDir;
 
-/// Returns nsys's number of a thread, from the operating system's ids of the process and the
-/// thread. The machine's number in it is 1.
+/// Returns nsys's number of a thread: the number of the machine (here 1) and the operating system's ids of the
+/// process and the thread, packed into one integer.
 pub(crate) const fn thread(pid: i64, tid: i64) -> i64 {
     1 << 48 | pid << 24 | tid
 }
@@ -23,8 +23,8 @@ pub(crate) fn scratch() -> TempDir {
 pub(crate) enum Schema {
     /// The schema of nsys 2023.4, with every table and column.
     Full,
-    /// A schema with few columns: rows for GPU work do not contain the process, texts are stored in
-    /// the rows themselves, and payloads are `int64`.
+    /// A schema with few tables and columns: rows for GPU work do not contain the process, texts of NVTX ranges are
+    /// stored in the rows of the ranges, and payloads of ranges are `int64`.
     Sparse,
 }
 

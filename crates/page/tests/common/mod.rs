@@ -113,8 +113,8 @@ impl TestPage {
     }
 }
 
-/// Returns an engine's record in which some events are damaged. `seed` selects the damage. The
-/// header stays intact, because otherwise nothing of the record could be read.
+/// Returns an engine's record in which up to 400 random bits are inverted. `seed` selects the bits. The headers of
+/// the record and of its first chunk stay intact.
 pub(crate) fn damaged(seed: u64) -> Vec<u8> {
     let mut engine = engine(0);
     (engine.windows, engine.scopes) = (vec![(100, 130)], true);
@@ -135,7 +135,7 @@ pub(crate) fn damaged(seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Returns the text in the page's element with the given ID.
+/// Returns the text of the page's script element with the given ID.
 pub(crate) fn element<'a>(html: &'a str, id: &str) -> &'a str {
     let begin = html.find(&format!("id=\"{id}\">")).unwrap();
     let text = &html[begin..];

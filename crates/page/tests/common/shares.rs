@@ -5,7 +5,7 @@ use tllmprof_report::{Rate, Share, Style, Time};
 
 use crate::common::{TestPage, element};
 
-/// Maximum difference from 1 of a sum of shares that should be 1.
+/// Maximum difference between two sums of shares that should be equal, or between a sum of shares and 1.
 const EXACT: f64 = 1e-3;
 
 /// The style of a screen that is tall enough for all tables.
@@ -29,8 +29,8 @@ pub(crate) fn sum(rows: &[Value], is: impl Fn(&Value) -> bool) -> f64 {
     rows.map(|row| row["share"].as_f64().unwrap()).sum()
 }
 
-/// Checks that page, text and JSON contain the same shares for a process with iterations, and that
-/// each list of shares adds up to 1. Returns the JSON.
+/// Checks that page, text and JSON contain the same shares for the first process, which must have iterations. Also
+/// checks that each list of shares adds up to 1. Returns the JSON of the report.
 pub(crate) fn are_the_same(shown: &TestPage) -> Value {
     let json = shown.json();
     let process = &json["processes"][0];
@@ -145,7 +145,7 @@ fn layers_are_the_same(process: &Value, in_page: &Value, lines: &[&str]) {
     assert!((all - 1.0).abs() < EXACT, "{all}");
     let outside = sum(layers, |row| row["name"] == "");
     for rows in [patterns, tree] {
-        // Add up only the outermost layers, because they include the time of the layers inside
+        // Add up only the rows of depth 0, the outermost layers, because they include the time of the layers inside
         // them.
         let outermost = sum(rows, |row| row["depth"] == 0);
         let known = 1.0 - outside - sum(unknown, |_| true);

@@ -72,7 +72,7 @@ export function iterationChart(
     const columns = places.length <= COLUMNS;
     const column = (of: (i: number) => number | null) => places.map((i) => (i < 0 ? null : of(i)));
     const { dur, idle, worked, qualifies } = iterations;
-    // The value that is drawn for an iteration that is left out: columns leave a gap, and areas fall to 0.
+    // The value that is drawn for an iteration that the figures leave out: columns leave a gap, and areas fall to 0.
     const none = columns ? null : 0;
     const counted = (of: (i: number) => number) => column((i) => (qualifies[i] ? of(i) : none));
     // Use the GPU times that CUDA events measured or, if there are none, those from kernels.
@@ -333,8 +333,8 @@ export function rankChart(
     const index = new Map(x.map((n, at) => [n, at]));
     const lines = all.map((iterations) => {
         const line = new Array<number | null>(x.length).fill(null);
-        // Leave out an iteration that was cut off, because its time says nothing about the rank's
-        // speed.
+        // Leave out iterations that did not reach their end (`cut`), because their times say nothing about the speed
+        // of the rank. Also leave out iterations that do not count in figures.
         iterations.n.forEach((n, i) => { if (!iterations.cut[i] && iterations.qualifies[i]) line[index.get(n) ?? 0] = iterations.worked[i]; });
         return line;
     });

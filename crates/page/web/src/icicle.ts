@@ -164,6 +164,7 @@ function callersOfAll(tree: Block[], below: Map<number | null, number[]>): numbe
     const all = (below.get(null) ?? []).reduce((sum, at) => sum + tree[at].weight, 0);
     const found: number[] = [];
     for (let at = largest(null); at !== null && tree[at].weight >= ALL * all; at = largest(at)) found.push(at);
-    // The innermost of these callers has callees that share its time, so it is shown, not folded.
+    // The innermost of these callers is not part of the result: none of its callees has nearly all of its time, so
+    // the icicle should show how the callees share this time.
     return found.slice(0, -1);
 }

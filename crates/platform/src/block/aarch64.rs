@@ -30,9 +30,8 @@ pub(crate) fn word<const PLACE: usize>() -> *const c_void {
 #[inline]
 pub(crate) fn block() -> *mut Block {
     let block: *mut Block;
-    // SAFETY: reads the thread pointer and the offset that the loader put in the GOT. Both are
-    // valid in any thread, because a preloaded library's initial-exec block exists from the
-    // thread's start.
+    // SAFETY: reads the thread pointer and the offset that the loader put in the GOT. Both are valid in any thread:
+    // each thread has an initial-exec block from its start, or from the time when the library was loaded.
     unsafe {
         asm!(
             "adrp {block}, :gottprel:tllmprof_tls",

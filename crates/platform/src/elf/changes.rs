@@ -1,5 +1,5 @@
-//! Two queries of the loader: how often modules were loaded or unloaded, and how much thread-local memory is not
-//! allocated yet.
+//! Queries of the loader: how often modules were loaded or unloaded, how much thread-local memory is not allocated
+//! yet, and which modules are loaded.
 
 use super::walk::{Description, Walking, each_described, iterate};
 use super::{ElfModule, Memory, walk};
@@ -35,9 +35,9 @@ pub fn unallocated_thread_locals() -> usize {
     bytes
 }
 
-/// Runs `act` on a list of all loaded modules. The loader's lock is held during the call, so no module is
-/// unloaded. If `act` calls functions of the program, they must not wait for a thread that may wait for the
-/// loader. The list is allocated from [`crate::heap`].
+/// Runs `act` on a list of all loaded modules. The loader's lock is held during the call, so no module is unloaded.
+/// If `act` calls functions of the program, these functions must not wait for a thread that may itself wait for the
+/// loader's lock. The list is allocated from [`crate::heap`].
 pub fn with_modules(act: impl FnOnce(&[ElfModule])) {
     let mut act = Some(act);
     let mut act_once = |modules: &[ElfModule]| {

@@ -177,7 +177,7 @@ fn damaged_tables_are_survived() {
     assert!(unread > 0, "no damage was seen");
 }
 
-/// Tests that a lookup ends in a System V hash table (not GNU's) with a circular chain.
+/// Tests that a lookup in a System V hash table (not GNU's) ends, even if a hash chain of the table is circular.
 #[test]
 fn a_chain_that_never_ends_is_left() {
     let (mut copy, _) = small();
@@ -202,7 +202,8 @@ fn a_chain_that_never_ends_is_left() {
     });
 }
 
-/// Tests that a lookup survives a hash table that states that billions of symbols are undefined.
+/// Tests that a lookup does not read beyond the segment if the GNU hash table has a wrong index of the first hashed
+/// symbol: 2^32 - 1, so that billions of symbols before it seem to be undefined ones.
 #[test]
 fn a_count_beyond_the_segment_is_not_believed() {
     let (mut copy, _) = small();

@@ -77,8 +77,9 @@ fn find() -> Option<*mut c_void> {
     None
 }
 
-/// Returns artificial program headers with the data that [`ElfModule::new`] needs: the loader's list does not
-/// lead to a module's real headers. The dynamic section is assumed to be undamaged.
+/// Returns artificial program headers with the data that [`ElfModule::new`] needs, because the loader's list of
+/// modules does not lead to the real ones. Their only segment covers all addresses from the module's base on, so
+/// nothing protects from wrong addresses in a damaged dynamic section.
 fn headers(link: &Link) -> [Elf64_Phdr; 2] {
     const ALL: u64 = 1 << 47;
     let header = |kind, address: usize, size| Elf64_Phdr {

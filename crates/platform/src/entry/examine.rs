@@ -75,8 +75,9 @@ struct FunctionFlow {
 }
 
 impl FunctionFlow {
-    /// Adds an instruction. `target` is the address to which the instruction branches; `None` for a call, or if the
-    /// instruction does not branch. If the instruction may jump to another function, stores that in `entry`.
+    /// Adds an instruction. `target` is the fixed address to which the instruction branches; `None` for a call, for
+    /// an indirect jump, and for an instruction that does not branch. If the instruction may jump to another
+    /// function, stores that in `entry`.
     fn note(
         &mut self,
         entry: &mut PatchableEntry,
@@ -249,8 +250,8 @@ fn word(address: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> Option<usiz
     read(address, &mut word).then(|| usize::from_le_bytes(word))
 }
 
-/// Returns the long form (with a 32-bit distance) of a plain branch. Returns `None` for the short branches
-/// `loop` and `jrcxz`, which have no long form.
+/// Returns the long form (with a 32-bit distance) of a plain jump or conditional jump. Returns `None` for other
+/// branches: `loop` and `jrcxz` have no long form, and branches with prefixes are not handled.
 fn branch(bytes: &[u8], target: usize) -> Option<InstructionKind> {
     let opcode = match *bytes {
         [short @ 0x70..=0x7f, _] => [0x0f, short + 0x10],
@@ -264,15 +265,16 @@ fn branch(bytes: &[u8], target: usize) -> Option<InstructionKind> {
 /// The position of a function's return address on the stack, as far as the examined code shows it.
 struct ReturnAddress {
     /// Distance in bytes from the stack pointer up to the return address. `None` after the first branch or call to a
-    /// fixed address, and after a change of the stack pointer that is not tracked.
+    /// fixed address, and after an instruction whose first operand is the stack pointer, except `sub` of a constant.
     above_stack_pointer: Option<i64>,
     /// Distance in bytes from `rbp` up to the return address; `None` if `rbp` is not the frame pointer.
     above_frame_pointer: Option<i64>,
 }
 
 impl ReturnAddress {
-    /// Returns true if the instruction reads the function's return address or computes the address where it
-    /// lies. Also tracks the instruction's changes of the stack pointer.
+    /// Returns true if an operand of the instruction is the memory where the function's return address lies: the
+    /// instruction then reads, overwrites, or takes the address of the return address. Also tracks how `push` (of a
+    /// register or a constant) and `sub` of a constant change the stack pointer.
     fn is_used_by(&mut self, instruction: &Instruction) -> bool {
         let base = match instruction.memory_base() {
             Register::RSP => self.above_stack_pointer,
@@ -320,9 +322,9 @@ impl ReturnAddress {
     }
 }
 
-/// Returns true if the data at `table` looks like a jump table of the function, and one of its entries leads
-/// to the part that the jump overwrites. Entries are distances from the table in four bytes, or addresses in
-/// eight bytes.
+/// Returns true if the data at `table` looks like a jump table of the function, and one of its entries leads to the
+/// part that the jump overwrites. Entries are distances from the table in four bytes, or addresses in eight bytes.
+/// The table ends at the first entry that leads out of the function, or after [`TABLE`] entries.
 fn leads_to(
     table: usize,
     function: &Range<usize>,
@@ -407,8 +409,8 @@ mod tests {
         };
         assert_eq!((at, target), (3, START + 7 + 0x10));
 
-        // Each jump in this test leads to a target after the part that is overwritten. There are
-        // short and near conditional jumps, and an unconditional jump.
+        // Each of these jumps leads to a target after the part that is overwritten: a short and a near conditional
+        // jump, and an unconditional jump.
         let near: [(&[u8], _); 3] = [
             (&[0x74, 3], [0x0f, 0x84]),
             (&[0x0f, 0x8f, 3, 0, 0, 0], [0x0f, 0x8f]),

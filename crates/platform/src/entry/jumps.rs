@@ -1,6 +1,7 @@
 //! The table of driver functions whose calls are redirected to this library by a jump at the function's entry. The
-//! `tllmprof` command, a separate process, writes the jumps. For each function, the table has the address of code that
-//! does the function's work without the jump.
+//! library itself writes the jumps that can be written while threads run. The `tllmprof` command, a separate process,
+//! writes the others. For each function, the table has the address of code that does the function's work without the
+//! jump.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -11,28 +12,29 @@ use tllmprof_control::jumps::{Jumps, NO_CALL};
 use crate::lifecycle;
 
 lifecycle::global! {
-    /// The table of the functions that get jumps. The `tllmprof` command reads it, and writes the jumps.
+    /// The table of the functions that get jumps. The `tllmprof` command reads it, and writes the jumps that this
+    /// library has not written itself.
     #[fork(keep = "the child's code is its parent's")]
     pub static JUMPS: Jumps = Jumps::none();
     /// A set of calls, one bit each: those for which the program may have got a driver function
     /// that has no jump.
     #[fork(keep = "as the code")]
     static UNSEEN: AtomicU64 = AtomicU64::new(0);
-    /// A set of calls, one bit each: those whose functions all had jumps after round number `ROUNDS`. A round is one
-    /// pass in which the command writes jumps.
+    /// A set of calls, one bit each: those whose functions all had jumps when the command had written jumps `ROUNDS`
+    /// times (a round is one such pass).
     #[fork(keep = "as the code")]
     static SEEN: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "as the code")]
     static ROUNDS: AtomicU64 = AtomicU64::new(u64::MAX);
 }
 
-/// Stores that the program may have got a function for `call` that gets no jump.
+/// Adds `call` to `UNSEEN`: the program may have got a driver function for `call` that will not get a jump.
 pub fn leave_out(call: Call) {
     UNSEEN.fetch_or(1 << call.index(), Ordering::Relaxed);
 }
 
-/// Returns true if all driver functions for `call` have jumps. Then every such call of the program reaches
-/// this library.
+/// Returns true if all driver functions for `call` have jumps at their entries. Then this library sees every `call` of
+/// the program.
 pub fn are_seen(call: Call) -> bool {
     let rounds = JUMPS.rounds.load(Ordering::Acquire);
     if ROUNDS.load(Ordering::Acquire) != rounds {
@@ -60,8 +62,8 @@ fn seen() -> u64 {
     some & !lacks
 }
 
-/// Returns the current code at the entry `at` of a function. The `tllmprof` command may write there at any
-/// time, but it stops this thread meanwhile.
+/// Returns the current eight bytes of code at `at`, the entry of a function. The `tllmprof` command may write a jump to
+/// these bytes at any time, but it stops this thread meanwhile.
 ///
 /// # Safety
 /// The eight bytes from `at` are code of a module that stays loaded.

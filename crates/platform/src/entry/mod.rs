@@ -1,5 +1,5 @@
-//! Patches a function's entry with a jump: examines whether its first instructions can be moved, and writes
-//! the jump.
+//! Patches a function's entry with a jump. The jump overwrites the function's first instructions, which have to run
+//! at another address instead. So this module examines whether they can be moved there, and then writes the jump.
 //!
 //! Entries are patched only on x86-64. On other processors a function's code is only examined for reads of
 //! its return address.

@@ -1,4 +1,4 @@
-//! Reasons why a function's entry is not patched.
+//! Reasons why a function's entry is not patched with a jump.
 
 use core::fmt;
 use std::io;
@@ -78,8 +78,8 @@ pub enum PatchRefusal {
     NotExecutable(Denied),
     NotWritable(Denied),
     Threads,
-    /// The library must notice when calls of the function end, but the function reads its return address,
-    /// which would have to be replaced.
+    /// To notice when a call of the function ends, the library would have to replace the call's return address. But the
+    /// function may read its return address.
     LooksBack,
     ShadowStack,
     TooMany,

@@ -1,5 +1,5 @@
-//! Stands in for the code that patches entries on AArch64, where entries are not patched. A function's code is still
-//! examined for reads of its return address.
+//! The version for AArch64 of the code that patches function entries with jumps. On AArch64 no entry is patched. But
+//! a function's code is examined for reads of its return address, as on x86-64.
 
 use super::PatchRefusal;
 
@@ -37,13 +37,15 @@ pub fn examine(
     Err(PatchRefusal::Processor { looks_back })
 }
 
-/// Returns the target of `instruction`, at the address `at`, if it is a direct branch that is not a call.
+/// Returns the target of `instruction`, which is at the address `at`, if it is `b`: the unconditional direct branch
+/// that is not a call. Returns `None` for all other instructions.
 fn near_target(instruction: u32, at: usize) -> Option<usize> {
     let distance = (instruction << 6).cast_signed() >> 4;
     (instruction >> 26 == 0b00_0101).then(|| at.wrapping_add_signed(distance as isize))
 }
 
-/// Returns true if the code at `target` is a stub that jumps to another module through a GOT slot.
+/// Returns true if the code at `target` is a stub that jumps to another module through a GOT slot, or if the code
+/// cannot be read.
 ///
 /// After a jump to such a stub, the other module's function returns directly to the caller of the examined function.
 /// Some functions of the loader read the return address to identify that caller, so the return address must not be
@@ -98,8 +100,8 @@ fn uses_return_address(instruction: u32) -> bool {
         }
         // These bits select arithmetic on registers.
         0b0101 | 0b1101 => base == LINK || index == LINK || at(24) == 0x1b && second == LINK,
-        // These bits select arithmetic on a register and a constant. Instructions that compute
-        // addresses, and moves, are skipped: they have no source register.
+        // These bits select instructions with a constant. Those that compute an address (`adr`, `adrp`) and moves
+        // of a constant are skipped, because they have no source register.
         0b1000 | 0b1001 => {
             let kind = instruction >> 23 & 7;
             let is_extract = kind == 0b111;

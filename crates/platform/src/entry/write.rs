@@ -3,9 +3,10 @@
 //! While the process has one thread, as is usual before `main`, no other thread runs the code that is written, so any
 //! bytes can be changed. With several threads, another thread may be about to execute any instruction at any time.
 //! Then the jump is written only if it replaces a single instruction and lies in one aligned word, so that one store
-//! writes it: a thread executes either the old instruction or the jump. This also applies to a module that is loaded
-//! later, because its constructors may have started threads. The executable is an exception until it begins to run:
-//! threads at that time belong to other libraries, such as a profiler, and do not execute code of the executable.
+//! writes it: a thread executes either the old instruction or the jump. This also applies to functions of a module that
+//! has just been loaded, because its constructors may have started threads. The executable is an exception until its
+//! code begins to run: threads at that time belong to libraries, such as a profiler, and do not execute code of the
+//! executable.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -32,8 +33,8 @@ pub fn jump(at: usize, trampoline: usize) -> Option<[u8; JUMP]> {
 ///
 /// # Safety
 /// The module with the entry stays loaded during the call, and the trampoline (the code to which the jump leads) is
-/// complete. If the entry does not fit one store, no other thread can be in the function. `alone` is true if the
-/// process has only one thread.
+/// complete. If [`fits_one_store`] is false for the entry, no other thread can be in the function. If `alone` is true,
+/// the process has only one thread.
 pub unsafe fn write(
     entry: &PatchableEntry,
     jump: [u8; JUMP],

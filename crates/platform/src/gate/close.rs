@@ -23,12 +23,13 @@ impl Drop for Closed {
 
 /// Closes the gates and waits until no thread is in the driver. If a thread is still in the driver after `patience`,
 /// opens the gates and returns `None`, because that thread may be waiting for work of another thread, which waits at a
-/// gate.
+/// gate. Also returns `None` if the kernel does not support the barrier that this needs.
 pub fn close(patience: Duration) -> Option<Closed> {
     CLOSED.store(SHUT, Ordering::SeqCst);
     let closed = Closed(());
-    // After the barrier, this thread sees each thread that was about to pass a gate. If the kernel does not
-    // support the barrier, the gates cannot be closed.
+    // A gate first stores that its call is in progress, and then reads `CLOSED`. After the barrier, each other thread
+    // either has made this store, which the check below sees, or will read the new value of `CLOSED` and wait. If the
+    // kernel does not support the barrier, the gates cannot be closed.
     if !barrier::process_wide() {
         return None;
     }
@@ -63,10 +64,10 @@ impl Drop for HeldCalls {
     }
 }
 
-/// Makes new calls wait at the gates (code in front of the driver's functions) while the calling thread is in the
-/// driver. The driver's lock is not fair: while other threads launch without a pause, the calling thread might not
-/// get the lock for seconds. Threads that are already in the driver continue. Returns `None` if there are no gates, or
-/// if another thread has already closed the gates or made calls wait.
+/// Makes new calls of the program wait at the gates (code in front of the driver's functions) while the calling thread
+/// works in the driver on behalf of this library. The driver's lock is not fair: while other threads launch without a
+/// pause, the calling thread might not get the lock for seconds. Calls that are already in the driver continue. Returns
+/// `None` if there are no gates, or if another thread has already closed the gates or made calls wait.
 pub fn hold() -> Option<HeldCalls> {
     (super::is_wanted()
         && CLOSED

@@ -1,7 +1,7 @@
 //! Gates for linked driver functions. A gate is code in front of a driver function that counts the threads inside and
 //! can hold calls back. A module that is linked to the driver makes no look-up that could be intercepted: it calls
 //! the functions through its GOT slots. So slots for functions that this library does not export are redirected to
-//! gates.
+//! gates. (If this library is preloaded, the loader binds the slots for the functions that it exports to the exports.)
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -18,10 +18,11 @@ use crate::got::lead;
 use crate::resolve;
 
 lifecycle::global! {
-    /// Value of [`elf::changes`] when [`lead_links`] last ran with another result than [`Links::Missed`]; 0 if never.
+    /// The value of [`elf::changes`] (the number of loads and unloads of modules) when [`lead_links`] last examined all
+    /// modules and missed no slot; 0 if it never did.
     #[fork(keep = "the child's modules are its parent's")]
     static SEEN: AtomicU64 = AtomicU64::new(0);
-    /// The value of [`elf::changes`] when [`lead_new_links`] last ran.
+    /// The value of [`elf::changes`] (the number of loads and unloads of modules) when [`lead_new_links`] last ran.
     #[fork(keep = "the child's modules are its parent's")]
     static LOOKED: AtomicU64 = AtomicU64::new(0);
     /// The time when GOT slots were last redirected to gates (code in front of the driver's functions), in nanoseconds
@@ -33,10 +34,11 @@ lifecycle::global! {
 /// The result of redirecting GOT slots to gates (code in front of the driver's functions).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Links {
-    /// This call had nothing to redirect: all slots already lead to gates, or this process needs no gates.
+    /// [`lead_links`] had nothing to redirect: all slots already lead to gates, this process needs no gates, or the
+    /// driver is not loaded.
     Led,
-    /// This call has redirected some slots. The gates do not count calls that began before it, through the slots' old
-    /// values.
+    /// [`lead_links`] has redirected some slots. The gates have not counted the calls of driver functions that began
+    /// earlier through these slots.
     New,
     /// Some slots cannot be redirected, or a module is still being loaded. Calls through these slots do not pass a
     /// gate.

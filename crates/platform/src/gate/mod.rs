@@ -1,9 +1,9 @@
-//! The gates in front of the driver's functions. While kernels are recorded, the program reaches every driver
-//! function that it looks up or is linked to only through a gate.
+//! The gates in front of the driver's functions. While kernels are recorded, the program reaches the driver's functions
+//! only through gates, whether it looks them up or is linked to them. Functions that need no CUDA context have no gate.
 //!
-//! Detaching a profiler from the driver while a call is in the driver destroys the context. So the gates
+//! Detaching a profiler from the driver while a call is in the driver destroys the CUDA context. So the gates
 //! always count the threads in the driver, which costs a few nanoseconds per call, and [`close`] keeps
-//! threads out for a moment. Each function has its own gate, which is created when the program gets the
+//! threads out for the detach. Each function has its own gate, which is created when the program gets the
 //! function. Calls that began before the gate existed are not counted.
 
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
@@ -96,7 +96,7 @@ const HELD: u32 = 2;
 /// Longest time that a call waits at a gate in the state [`HELD`].
 const MAX_HOLD: Duration = Duration::from_millis(100);
 
-/// Returns true if no thread may enter the driver.
+/// Returns true if [`close`] has closed the gates, so that no thread may enter the driver.
 pub fn is_closed() -> bool {
     CLOSED.load(Ordering::SeqCst) == SHUT
 }
@@ -137,10 +137,12 @@ impl From<bool> for GpuUse {
 /// Functions of higher layers that the gates (code in front of the driver's functions) call. The library registers them
 /// in [`NEEDS`].
 pub struct Needs {
-    /// Returns true if the driver's functions get gates (code that can hold calls back) in this process. Called only
-    /// once, and as late as possible: by then another preloaded profiler has set its environment variables.
+    /// Returns true if the driver's functions get gates (code that can hold calls back) in this process. Called when
+    /// the answer is first needed, and not when the library is loaded: by then another preloaded profiler has set its
+    /// environment variables.
     pub are_wanted: fn() -> bool,
-    /// Returns true if the library exports a function of this name, so that it intercepts the driver's function.
+    /// Returns true if the library exports a function of this name, so that it intercepts the driver's function of the
+    /// same name.
     pub is_hooked: fn(&CStr) -> bool,
     /// Returns the number of threads that are in the driver on behalf of this library.
     pub users: fn() -> u32,
@@ -155,7 +157,8 @@ fn users() -> u32 {
     NEEDS.first().map_or(0, |needs| (needs.users)())
 }
 
-/// Returns true if the library exports a function of this name, so that it intercepts the driver's function.
+/// Returns true if the library exports a function of this name, so that it intercepts the driver's function of the same
+/// name.
 fn is_hooked(name: &CStr) -> bool {
     NEEDS.first().is_some_and(|needs| (needs.is_hooked)(name))
 }
@@ -284,8 +287,8 @@ fn noted(gate: &Gate, frame: usize) -> usize {
     core::ptr::from_ref(record).expose_provenance()
 }
 
-/// Counts a call as in progress, by calling `note`. While the gates are closed, `undo` removes the call from the
-/// count, and the call waits. After [`MAX_WAIT`] the call is counted and continues.
+/// Counts a call as in progress, by calling `note`. While the gates are not open, `undo` removes the call from the
+/// count, and the call waits. When the gates open, or after [`MAX_WAIT`], the call is counted again and continues.
 fn pass<N, U>(note: impl Fn() -> N, undo: impl Fn() -> U) {
     note();
     if CLOSED.load(Ordering::SeqCst) == OPEN {

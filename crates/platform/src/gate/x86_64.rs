@@ -1,8 +1,8 @@
 //! The assembly code of the gates in front of the driver's functions, for x86-64 (System V ABI).
 //!
 //! A stub passes its [`Gate`] in `r11`. [`pass`] notes in the thread's record that the thread is in the
-//! driver, calls the driver's function and clears the note again. The frame has call frame information and no
-//! personality routine, so that an exception passes through it.
+//! driver, calls the driver's function and clears the note again. The frame of `pass` has call frame information and no
+//! personality routine, so that a C++ exception can pass through it.
 
 use core::arch::{global_asm, naked_asm};
 

@@ -8,8 +8,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub(crate) const PAGE: usize = 4096;
 /// Largest number of regions (memory mappings of the heap) at a time.
 const MAX_REGIONS: usize = 256;
-/// The number of low bits in the word that describes a region. They hold the region's number of pages, and
-/// the high bits the number of its first page.
+/// A region (a memory mapping of the heap) is described by one word. Its low `COUNT_BITS` bits are the region's size in
+/// pages. The other bits are the number of its first page, that is, the region's address divided by [`PAGE`].
 const COUNT_BITS: u32 = 28;
 /// The word of a region that was removed from the list. (A word of 0 marks the end of the list.)
 pub(super) const GONE: u64 = 1 << COUNT_BITS;
@@ -37,7 +37,8 @@ impl Regions {
         words.take_while(|&word| word != 0)
     }
 
-    /// Returns a new mapping, filled with zeros. Returns `None` if there is no memory or the list is full.
+    /// Makes a new mapping of at least `size` bytes, filled with zeros, and adds it to the list. Returns its address,
+    /// or `None` if there is no memory or the list is full.
     pub(crate) fn map(&self, size: usize) -> Option<*mut u8> {
         let size = size.checked_next_multiple_of(PAGE)?;
         // SAFETY: the kernel chooses the address of the mapping, so it replaces none.

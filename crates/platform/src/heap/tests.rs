@@ -87,7 +87,7 @@ const SIZES: [usize; 12] = [
     33,
 ];
 
-/// Allocates blocks of all sizes and alignments, and resizes each to all other sizes.
+/// Allocates a block of each size in [`SIZES`] with each alignment, and resizes each block to all of these sizes.
 fn use_it(seed: usize) {
     let mut blocks: Vec<Block> = Vec::new();
     for (n, &size) in SIZES.iter().enumerate() {
@@ -178,8 +178,8 @@ fn the_system_serves_where_the_heap_is_locked() {
     before.resize(2000);
     drop(lost);
     assert!(!before.is_own());
-    // Only the first allocation waits for the lock. So the total time must be less than one wait
-    // for each block.
+    // Only the first of these about 200 allocations waits for the lock (`LOCK_TIMEOUT`). The limit of 150 waits
+    // shows that not every allocation has waited.
     assert!(
         since.elapsed() < LOCK_TIMEOUT * 150,
         "{:?}",

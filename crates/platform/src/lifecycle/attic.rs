@@ -1,6 +1,7 @@
-//! Stores copies of values that are no longer used but must not be dropped, such as the parent's values in a forked
-//! child. The memory that these values own is leaked on purpose. A leak checker searches the statics of libraries for
-//! pointers. It finds pointers to this memory in the static buffer of this module, so it reports no leak.
+//! Stores bytewise copies of values that are no longer used but must not be dropped, such as the parent's values in a
+//! forked child. The heap memory that these values own is leaked on purpose. A leak checker searches the statics of
+//! libraries for pointers to heap memory. It finds these pointers in the static buffer of this module, so it reports no
+//! leak.
 
 use core::cell::UnsafeCell;
 use core::mem::{ManuallyDrop, MaybeUninit};

@@ -1,8 +1,8 @@
 //! Reads the batch (requests and tokens) of an engine's step from the arguments of the step's function.
 //!
 //! [`plain`] reads objects without running code of the program. [`reading`] evaluates formulas, which are expressions
-//! that compute the batch from the arguments. The formulas come from the table of known engines or from the user. All
-//! of this happens while the calling thread holds the GIL and is about to run the function.
+//! that compute the batch from the arguments. The formulas come from the table of known engines or from the user
+//! (`TLLMPROF_BATCH`). A batch is read while the calling thread holds the GIL and is about to run the step's function.
 
 mod plain;
 mod reading;
@@ -49,8 +49,8 @@ pub(crate) struct Way {
     formulas: Formulas<3>,
     /// The attribute names that the formulas use.
     names: Vec<AttributeName>,
-    /// The name `__get__`. If the class of an attribute defines it, the attribute is a descriptor, whose value is
-    /// computed.
+    /// The name `__get__`. An attribute that an object's class defines is a descriptor if the type of the attribute
+    /// defines `__get__`. Then code computes the attribute's value.
     get: AttributeName,
     /// The locations of the formulas' arguments in the function's frame.
     arguments: Vec<Place>,
@@ -75,8 +75,9 @@ impl fmt::Display for ReadFailure<'_> {
 }
 
 impl BatchReader {
-    /// Returns a reader for the function with this code object, or `None` if no formulas fit the
-    /// function's arguments.
+    /// Returns a reader for the function with the code object `code`. Returns `None` if no formulas fit the function's
+    /// arguments, or if an iteration consists of several calls. `yields` is true if calls of the function create
+    /// generators or coroutines.
     #[cold]
     pub(crate) fn new(
         py: Python<'_>,

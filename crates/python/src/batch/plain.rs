@@ -40,11 +40,11 @@ impl Refused {
     }
 }
 
-/// The most list elements that are read for the batch of one step.
+/// The largest number of list elements that are read for the batch of one step.
 pub(crate) const MAX_ELEMENTS: usize = 4096;
 
-/// Reads `object.name`, unless it is a computed attribute. `text` is the same name as a Rust text. `get` is the name
-/// `__get__`, by which computed attributes are recognized.
+/// Reads `object.name`, unless it is a computed attribute other than the shape of a tensor. `text` is the same name as
+/// a Rust text. `get` is the name `__get__`, by which computed attributes are recognized.
 #[inline(never)]
 pub(crate) fn attribute<'py>(
     object: &Object<'py>,

@@ -170,8 +170,8 @@ impl<'a, 'py> BatchReading<'a, 'py> {
     }
 }
 
-/// A precomputed form of the condition in a sum over a list. It exists if the condition compares each element with a
-/// number. Most elements do not meet the condition, so a fast check of the elements saves time.
+/// The condition in a sum over a list, in a form that is checked fast: most elements of the list do not meet the
+/// condition. This form is used only if the condition compares each element with a constant number.
 struct Quick<'a, 'py> {
     list: &'a Elements<'py>,
     comparison: ComparisonOperator,

@@ -76,8 +76,9 @@ fn is_function_of<'py>(
     (is_its && (has_whole || is_named(code, &globals, first, target))).then_some(())
 }
 
-/// Returns true if a code object with only a plain name is the requested function's. This is so if
-/// its module, or the class of the call's first argument, has this code under the requested name.
+/// Returns true if a code object with only a plain name is the requested function's. This is so if its module, or the
+/// class of the call's first argument, has this code under the requested name. It is also so if the requested name has
+/// no dot and the module does not have it.
 fn is_named<'py>(
     code: &Object<'py>,
     globals: &Object<'py>,
@@ -98,7 +99,7 @@ fn is_named<'py>(
         each_below(root, &parts[1..], &mut compare);
     } else if parts.len() == 1 {
         // Accept the code object although the module's globals lack the requested name. The function may have been
-        // pickled by value, and the globals of such a function may lack the function's name.
+        // pickled by value (as cloudpickle does), and the globals of such a function may lack the function's name.
         return true;
     } else if let Some(first) = first(code) {
         let class = if first.is_class() {

@@ -57,8 +57,8 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static ERA: AtomicUsize = AtomicUsize::new(1);
-    /// 1 plus the number of recorded calls at the time when another tool's evaluator replaced ours.
-    /// 0 while our evaluator has not been replaced.
+    /// 1 plus the number of recorded calls at the time when another tool's evaluator replaced ours; 0 if none has, or
+    /// if ours is installed again. Torch's compiler does not count, because its evaluator calls ours.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static TAKEN: AtomicU64 = AtomicU64::new(0);
@@ -268,7 +268,7 @@ fn passes_on(evaluator: *mut c_void) -> bool {
     is_torchs
 }
 
-/// The tool to which an installed evaluator belongs.
+/// The owner of an evaluator: CPython, this library, or another tool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Owner {
     Python,
@@ -398,7 +398,7 @@ unsafe fn own() -> Evaluate {
 }
 
 /// Encodes the address of a code object that belongs to no requested function, as an entry of [`SEEN`]. The upper 16
-/// bits, which are zero in addresses, hold the [`ERA`].
+/// bits, which are zero in addresses, hold the lower 16 bits of `era`, a value of [`ERA`].
 const fn seen_as(code: usize, era: usize) -> usize {
     code ^ era << 48
 }
@@ -464,7 +464,8 @@ fn first_argument<'py>(frame: &InterpreterFrame<'py>, code: &Object<'py>) -> Opt
 /// unwound through this function. So no value that needs to be dropped may live across the call.
 ///
 /// # Safety
-/// Only the interpreter and [`evaluate_in_3_11`] call this function, in 3.9 or later.
+/// The version is 3.9 or later. The arguments are those that the interpreter passed to an evaluator: to this one, or to
+/// another one that passes them on.
 unsafe extern "C-unwind" fn evaluate<const SEARCHES: bool>(
     state: ThreadState,
     frame: Raw,
@@ -482,11 +483,13 @@ unsafe extern "C-unwind" fn evaluate<const SEARCHES: bool>(
     }
 }
 
-/// Evaluates a frame in 3.11, like [`evaluate`], but reports no calls while little of the thread's stack is left.
+/// Evaluates a frame in 3.11, like [`evaluate`], but reports no calls while the thread uses more than half of its C
+/// stack.
 ///
 /// # Safety
 ///
-/// Only the interpreter calls this function, in 3.11.
+/// The version is 3.11. The arguments are those that the interpreter passed to an evaluator: to this one, or to another
+/// one that passes them on.
 unsafe extern "C-unwind" fn evaluate_in_3_11<const SEARCHES: bool>(
     state: ThreadState,
     frame: Raw,
@@ -551,7 +554,8 @@ unsafe extern "C-unwind" fn evaluate_without_us(
 /// Evaluates a frame in 3.8, like [`evaluate`].
 ///
 /// # Safety
-/// Only the interpreter calls this function, in 3.8.
+/// The version is 3.8. The arguments are those that the interpreter passed to an evaluator: to this one, or to another
+/// one that passes them on.
 unsafe extern "C-unwind" fn evaluate_in_3_8<const SEARCHES: bool>(
     frame: Raw,
     throws: c_int,

@@ -41,8 +41,8 @@ enum Last {
 enum Yielded {
     /// `f_stacktop`, which is null except while the frame waits in a `yield`.
     StackTop { at: isize },
-    /// `f_state`, or `gi_frame_state`, which lies before the frame. Its value is `FRAME_SUSPENDED`
-    /// after a yield.
+    /// `f_state` in 3.10. In 3.11 it is `gi_frame_state`, a field of the generator that lies before the frame. Its
+    /// value is `FRAME_SUSPENDED` after a yield.
     State { at: isize, suspended: i8 },
 }
 

@@ -6,7 +6,7 @@ use std::ffi::CString;
 use super::code::{each_inner, is_function};
 use crate::object::{Object, Python};
 
-/// The most wrappers (such as decorators) that are removed from one function.
+/// The maximum number of wrappers (such as decorators) that are removed from one function.
 const MAX_WRAPPERS: usize = 32;
 
 /// Returns the loaded module with this name (`sys.modules.get(name)`).
@@ -68,7 +68,7 @@ pub(crate) fn each_below<'py>(
 }
 
 /// Looks up `wanted`, a qualified name, in a module. Returns the object inside its wrappers, such as decorators.
-/// Ignores the part of the name that begins with `<locals>`.
+/// Ignores `<locals>` in the name, and everything after it.
 pub(crate) fn named<'py>(module: &Object<'py>, wanted: &str) -> Option<Object<'py>> {
     let mut parts = wanted.split('.').take_while(|part| *part != "<locals>");
     let first = attr_of(module, parts.next()?)?;
@@ -116,7 +116,7 @@ pub(crate) fn innermost(mut object: Object<'_>) -> Object<'_> {
     object
 }
 
-/// Returns the object inside a decorated function, a method or a partial call.
+/// Returns the object inside a decorated function, a method, a property or a `functools.partial`.
 fn wrapped<'py>(object: &Object<'py>) -> Option<Object<'py>> {
     let (py, kind) = (object.py(), object.kind());
     let types = &py.api.types;

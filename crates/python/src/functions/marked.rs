@@ -1,8 +1,8 @@
 //! The table of marked code objects: those whose calls the library records or counts.
 //!
-//! Threads read the table at each call, without a lock. It is a hash table with open addressing, and stores the
-//! address of a code object and its mark in separate words. The table keeps a reference to each code object, so that
-//! no other object gets the same address.
+//! Threads read the table without a lock, at each event that the interpreter reports for a call of a Python function.
+//! It is a hash table with open addressing, and stores the address of a code object and its mark in separate words.
+//! The table keeps a reference to each code object, so that no other object gets the same address.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
@@ -180,8 +180,8 @@ pub(crate) fn remove_one(py: Python<'_>, code: usize) {
     }
 }
 
-/// Removes the marks of the calling thread's interpreter for which `is_meant` returns true, and
-/// releases their references.
+/// Removes those marks of the calling thread's interpreter for which `is_meant` returns true, and releases their
+/// references. The argument of `is_meant` is the receiver of the calls of the mark's code object.
 pub(crate) fn remove(py: Python<'_>, is_meant: impl Fn(Watch) -> bool) {
     let number = py.interpreter();
     let mut gone = Vec::new();

@@ -6,9 +6,9 @@ use tllmprof_platform::sorted::sorted;
 use super::code::{each_inner, is_function};
 use crate::object::Object;
 
-/// The most similar names that one message suggests.
+/// The maximum number of similar names that one message suggests.
 const MAX_REPORTED: usize = 3;
-/// The most names of a module that are compared with the name of a missing function.
+/// The maximum number of a module's names that are compared with the name of a missing function.
 const MAX_COMPARED: usize = 4096;
 
 /// Returns the names of functions in a module's code object that are most similar to `wanted`.

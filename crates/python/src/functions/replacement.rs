@@ -17,7 +17,7 @@ pub(crate) struct Replaced {
 }
 
 impl Replaced {
-    /// Returns true if calls of the replaced function may be missing. Returns false if the replacement calls that
+    /// Returns true if calls of the replaced function may be missing. Returns false if the replacement has called that
     /// function itself.
     pub(crate) fn hides_calls(&self, replaced: &RequestedFunction) -> bool {
         !replaced.is_called_within()

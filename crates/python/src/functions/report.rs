@@ -18,8 +18,8 @@ pub(crate) fn report() {
     evaluator::ends();
     trouble::report();
     let (mut api, mut found) = (0, 0);
-    // If no window is requested, no steps are counted. Then it does not matter that the step's
-    // function was found late, and this is not reported.
+    // If the step's function was found late, some iterations were not counted, so windows may open too late. Without a
+    // requested window this does not matter, and is not reported.
     let has_windows =
         tllmprof_session::activity::settings().is_some_and(|settings| !settings.windows.is_empty());
     for module in targets::known() {
@@ -136,17 +136,19 @@ impl fmt::Display for Uncalled {
     }
 }
 
-/// The note that a replacement may have gone unnoticed, because the last check did not run.
+/// The note that a replacement of the function may have gone unnoticed, because the check at the end of the interpreter
+/// did not run.
 const UNCHECKED: &str = "; whether it was replaced was not checked at the end, as the interpreter did not end (os._exit)";
 
-/// Displays a note that calls of the step's function, which the rule in `TLLMPROF_STEP` names, may be missing.
+/// Displays a note if calls of the step's function, which the rule in `TLLMPROF_STEP` names, may be missing. Displays
+/// nothing otherwise.
 pub(crate) struct MayLackCalls;
 
 impl fmt::Display for MayLackCalls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut targets = targets::known().iter().flat_map(|module| &module.targets);
         let rules = targets.find(|target| target.by == By::Rule);
-        // That the function was found late, so that its earlier calls may be missing, is no reason for this note:
+        // If the function was found late, its earlier calls may be missing, too. This note leaves that out, because
         // `report` logs another message for it.
         let lacks = |target: &Target| {
             let is_found = target.found() != Discovery::NotYet;

@@ -4,7 +4,7 @@
 //! CPython raises an audit event right before it runs a module. So functions are found before their
 //! first call, however they are decorated or nested. Other functions were imported before the
 //! library was loaded, or are created while the program runs. These are looked up by name in
-//! `sys.modules` at later events, which runs no code of the program.
+//! `sys.modules` at later audit events. The look-up runs no code of the program.
 //!
 //! Some code does not have the file name that its module has: code of a frozen program, of a
 //! notebook, or code that is passed by value, for example by cloudpickle. Code with the name of a
@@ -31,8 +31,8 @@ use tllmprof_platform::log;
 /// one.
 const FIRST_INTERVAL_NS: u64 = 1_000_000;
 const MAX_INTERVAL_NS: u64 = 100_000_000;
-/// The most candidates (code objects that may belong to a requested function) in a process. A
-/// candidate stays marked until its first call, which may never come, so the number is limited.
+/// The maximum number of candidates (code objects that may belong to a requested function) in a process. A candidate
+/// stays marked until its first call, which may never come, so the number is limited.
 const MAX_CANDIDATES: u32 = 4096;
 
 lifecycle::global! {
@@ -44,12 +44,13 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static CANDIDATES: AtomicU32 = AtomicU32::new(0);
-    /// True while the first call of each Python function is examined, to find requested functions.
+    /// True once the library has begun to examine the first call of each Python function, to find requested functions.
+    /// Stays true when the examination ends.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static IS_SEARCHING: AtomicBool = AtomicBool::new(false);
-    /// The time of the next search for missing functions, in ns on the clock of `time::now`. `WAIT` is the interval
-    /// between searches that is used now, in ns.
+    /// The time of the next search for missing functions, in ns on the clock of `time::now`; `u64::MAX` if no search is
+    /// planned. `WAIT` is the current interval between two searches, in ns.
     #[fork(keep = "the clock goes on")]
     #[restart(keep)]
     static NEXT: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -62,8 +63,8 @@ lifecycle::global! {
 pub(crate) fn install(py: Python<'_>) {
     let modules = targets::all();
     if late::is_late() && py.interpreter() == 0 {
-        // The library may have been attached before. The functions that it found then were
-        // released, so the search starts anew.
+        // The library may have been attached before and detached again. The detach removed the marks of the functions
+        // that had been found, so the search starts anew.
         targets::forget();
     }
     IS_WANTED.store(!modules.is_empty(), Ordering::Relaxed);
@@ -110,8 +111,8 @@ pub(crate) fn forget() {
     WAIT.store(FIRST_INTERVAL_NS, Ordering::Relaxed);
 }
 
-/// Returns true if [`audited`] has to be called for this audit event. The event may then show a requested function or a
-/// replacement of one.
+/// Returns true if [`audited`] has to be called for this audit event: the event may show a requested function or its
+/// replacement, or a search for missing functions or a check for replaced functions is due.
 pub(crate) fn wants(event: &[u8]) -> bool {
     if !IS_WANTED.load(Ordering::Relaxed) {
         return false;
@@ -174,7 +175,7 @@ pub(crate) fn audited<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Opt
 }
 
 /// Searches the code of a module, which is about to run, for the functions that are requested of this module. If the
-/// code contains a function with the name of another module's requested function, it may become a candidate.
+/// code contains a function with the name of another module's requested function, this function may become a candidate.
 fn runs(py: Python<'_>, code: &Object<'_>) -> Option<()> {
     if !code.is_code() || code.attr(c"co_name")?.as_text()? != "<module>" {
         return None;
@@ -279,8 +280,8 @@ enum FileRelation {
     This,
     Another,
     Unknown,
-    /// The module was read from the file if the program's source was passed with `-c` or on
-    /// standard input.
+    /// The module is a `__main__` without `__file__`. The code object belongs to it only if the program's source was
+    /// passed to Python with `-c`, on standard input, or by a program that embeds Python.
     ThisIfTyped,
 }
 
@@ -352,7 +353,7 @@ pub(crate) fn look(py: Python<'_>) {
     NEXT.store(next, Ordering::Relaxed);
 }
 
-/// Returns the interval that follows `wait`: twice as long, up to the longest one.
+/// Returns the interval that follows the interval `wait`: twice `wait`, but at most [`MAX_INTERVAL_NS`].
 fn longer(wait: u64) -> u64 {
     (wait * 2).min(MAX_INTERVAL_NS)
 }

@@ -57,7 +57,8 @@ pub(crate) enum By {
     Ranges,
     /// The table of known engines' API functions contains the function.
     Api,
-    /// A table of known engines' steps, or of their waits for requests, contains the function.
+    /// Another table of known engines' functions contains the function: their steps, their waits for requests, their
+    /// draft models, or the functions that launch kernels outside the model.
     Engine,
     /// `TLLMPROF_BATCH` names the function.
     Batch,
@@ -236,7 +237,7 @@ fn target<'a>(modules: &'a mut Vec<TargetModule>, asked: &PyFunction, by: By) ->
     target
 }
 
-/// Resets the counts in the child of a fork, which starts its iterations from zero.
+/// Forgets open iterations in the child of a fork, because they belong to the parent. The numbers of calls are kept.
 fn in_child(_: &OnlyThread) {
     for target in known().iter().flat_map(|module| &module.targets) {
         target.function.in_child();
@@ -249,7 +250,7 @@ pub(crate) fn are_missing() -> bool {
     all.any(Target::is_missing)
 }
 
-/// Returns the sum of the numbers of calls of all requested functions in this process so far.
+/// Returns the total number of calls of all requested functions so far.
 pub(crate) fn calls() -> u64 {
     let all = known().iter().flat_map(|module| &module.targets);
     all.map(|target| target.function.calls()).sum()
@@ -400,7 +401,7 @@ pub(crate) mod tests {
         assert_eq!(names(&modules), [("pkg.mod:Engine.step".into(), By::Rule)]);
         assert!(modules[0].targets[0].function.step() == Some(StepOf::Rule));
         assert!(modules[0].targets[0].is_by_name());
-        // Without a window, no steps need to be counted, so the function that counts them is not
+        // If neither a window nor a record is requested, no steps have to be counted. So the step's function is not
         // requested.
         assert!(collect(&settings(&[rule]), false).is_empty());
         assert!(!are_asked_for(&settings(&[rule])));

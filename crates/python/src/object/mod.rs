@@ -76,8 +76,8 @@ impl<'py> Python<'py> {
         C(self)
     }
 
-    /// Runs `act` with no exception set, and then restores the exception that was set before. Drops
-    /// any exception that `act` raised. A panic in `act` restores the exception, too.
+    /// Runs `act` with no exception set, and then restores the exception that was set before, also if `act` panics.
+    /// Drops any exception that `act` raised.
     pub fn quietly<R>(self, act: impl FnOnce(Self) -> R) -> R {
         struct RestoredException<'py>(Python<'py>, [Raw; 3]);
         impl Drop for RestoredException<'_> {
@@ -495,7 +495,7 @@ impl<'py> Object<'py> {
         py.c().call(self, &tuple)
     }
 
-    /// Returns the object's value as an integer, or `None` if it is not an integer of 64 bits.
+    /// Returns the object's value as an integer, or `None` if it is no integer or does not fit into 64 bits.
     pub fn as_int(&self) -> Option<i64> {
         let value = self.py.c().long_as(self);
         (value != -1 || !self.py.raised()).then_some(value)

@@ -64,7 +64,7 @@ pub(crate) enum StepOf {
 /// The state of a call that a thread is in.
 pub(crate) struct Entered {
     range: Option<Pushed>,
-    /// The number of the iteration that this call began; `None` if it began none.
+    /// The number of the iteration that begins with this call and may end with it; `None` if there is none.
     iteration: Option<u64>,
     /// True if the thread resumed a call that had yielded, and false if it entered a new call.
     goes_on: bool,
@@ -359,8 +359,7 @@ impl Entered {
         entered
     }
 
-    /// Returns the number of the iteration that the call began; `None` if it began none, or if the iteration does not
-    /// end with the call.
+    /// Returns the number of the iteration that begins with this call and may end with it; `None` if there is none.
     pub(crate) const fn iteration(&self) -> Option<u64> {
         self.iteration
     }

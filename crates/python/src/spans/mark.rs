@@ -17,23 +17,25 @@ pub(crate) enum Watch {
     Calls(&'static dyn CallReceiver),
 }
 
-/// A receiver of calls. Its methods run in the calling thread, which holds the GIL and has no
-/// pending exception.
+/// A receiver of calls. `enters` and `leaves` run in the calling thread, which holds the GIL and has no pending
+/// exception.
 pub(crate) trait CallReceiver: Sync {
-    /// Called when a call begins, or when a generator or coroutine resumes. `first` is the first positional argument of
-    /// a call that begins.
+    /// Called when a call begins (`goes_on` is false), or when a generator or coroutine resumes (`goes_on` is true).
+    /// `first` is the first positional argument of a call that begins.
     fn enters(&self, py: Python<'_>, first: Option<&Object<'_>>, goes_on: bool) -> Entered;
 
-    /// Called when a call has returned, raised or yielded.
+    /// Called when a call has returned or raised (`has_ended` is true), or has yielded (`has_ended` is false).
     fn leaves(&self, py: Python<'_>, entered: Entered, has_ended: bool);
 
-    /// Called when a thread has ended during a call. The interpreter may have ended, too.
+    /// Called instead of `leaves` if the end of a call was not reported, usually because the thread has ended during
+    /// the call. The interpreter may have ended, too, so this function may run without the GIL.
     fn abandons(&self, entered: Entered) {
         drop(entered);
     }
 }
 
-/// Returns true if calls of a code object create generators, coroutines or asynchronous generators.
+/// Returns true if calls of a code object create generators, coroutines or asynchronous generators. Returns `None` if
+/// the flags of the code object cannot be read.
 pub(crate) fn yields(code: &Object<'_>) -> Option<bool> {
     /// The flags `CO_GENERATOR`, `CO_COROUTINE` and `CO_ASYNC_GENERATOR`.
     const YIELDS: i64 = 0x20 | 0x80 | 0x200;
@@ -60,8 +62,8 @@ pub(crate) struct Mark {
     reader: Option<Box<BatchReader>>,
     /// The id of the code object's interpreter.
     pub interpreter: i64,
-    /// True if the code object only has the requested function's name. Its first call must still
-    /// show that it is the function's code.
+    /// True if only the code object's name is known to match the requested function. Another function may have the same
+    /// name, so the first call has to show whether this is the requested function's code.
     is_candidate: AtomicBool,
 }
 
@@ -130,8 +132,8 @@ impl Mark {
         self.code.get(py)
     }
 
-    /// Reports to the receiver that a call begins or resumes, and records the step's batch. `arguments` returns the
-    /// call's arguments.
+    /// Reports to the receiver that a call begins or resumes. If the call has a batch that is to be recorded, reads it
+    /// from the call's arguments, which `arguments` returns, and records it.
     pub(crate) fn enters<'py>(
         &self,
         py: Python<'py>,
@@ -230,8 +232,8 @@ impl Mark {
         }
     }
 
-    /// Releases the mark's Python references. The mark must be in no table, and the calling thread must be in the
-    /// mark's interpreter.
+    /// Releases the mark's Python references. The mark must not be in the table of marks any more, and the calling
+    /// thread must be in the mark's interpreter.
     pub(crate) fn release(&self, py: Python<'_>) {
         drop(self.code.take(py));
         self.first.iter().for_each(|place| place.release(py));

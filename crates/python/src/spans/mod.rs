@@ -54,8 +54,8 @@ pub(crate) struct Spans {
     beyond: Cell<usize>,
     /// True if a call on this thread has ended while a call that began later was still open.
     has_overlaps: Cell<bool>,
-    /// The part of the thread's stack that is left to the program: while the stack pointer is in it, no calls are
-    /// reported.
+    /// The part of the thread's stack that is left to the program: in CPython 3.11, no calls are reported while the
+    /// stack pointer is in it.
     room: Cell<Room>,
 }
 
@@ -70,7 +70,7 @@ impl Spans {
         }
     }
 
-    /// Returns true if a slot is free for another call.
+    /// Returns true if a slot is free for another call. The thread's first call of this function allocates the slots.
     fn has_room(&self) -> bool {
         if self.entries.get().is_empty() {
             self.entries.set(room().unwrap_or(&[]));
@@ -167,8 +167,8 @@ impl Spans {
         })
     }
 
-    /// Drops a call whose end was never reported: its frame now belongs to another call. Returns
-    /// true if there was such a call.
+    /// Drops the stored call whose frame has the address `frame`, and returns true if there is one. A new call begins
+    /// in the frame at this address, so the stored call must have ended without a report.
     #[cold]
     fn drop_stale(&self, frame: usize) -> bool {
         let is_its = |entry: &OpenCallSlot| frame != 0 && entry.frame.get() == frame;
@@ -196,7 +196,7 @@ impl Spans {
     }
 
     /// Finds the call with this mark and frame, removes it, and passes it to `leaves`. If no such call is stored but
-    /// some open calls were not stored, takes the call for one of these.
+    /// some open calls were not stored (`beyond`), assumes that one of these has ended, and passes [`Entered::unkept`].
     #[inline]
     fn end(&self, frame: usize, mark: &'static Mark, leaves: impl FnOnce(&'static Mark, Entered)) {
         if let Some(place) = self.find(frame, mark) {
@@ -218,8 +218,9 @@ impl Spans {
         }
     }
 
-    /// Ends a call like [`Spans::end_at`] while later calls are still open. Ranges on a thread's
-    /// stack must end in reverse order, so the ranges of the later calls are interrupted meanwhile.
+    /// Ends a call like [`Spans::end_at`], but while calls that began later are still open. Nested NVTX ranges of a
+    /// thread must end in the reverse order in which they began. So those of the later calls end before this call's
+    /// range, and begin again after it ([`Entered::interrupt`]).
     #[cold]
     fn end_before_others(&self, place: usize, leaves: impl FnOnce(&'static Mark, Entered)) {
         self.has_overlaps.set(true);
@@ -244,9 +245,9 @@ impl Spans {
         }
     }
 
-    /// Forgets the calls that the thread is in. Called if the library was detached meanwhile, so that the ends of the
-    /// calls are not reported. Their NVTX ranges end now. The iterations that they began end when the next iteration
-    /// begins.
+    /// Forgets the calls that the thread is in. Called if the library's hooks have been removed from the interpreter
+    /// since these calls began, because the ends of the calls may not have been reported. Their NVTX ranges end now.
+    /// The iterations that they began end when the next iteration begins.
     pub(crate) fn forget(&self) {
         self.beyond.set(0);
         while let Some((_, entered)) = self.pop() {
@@ -313,7 +314,8 @@ pub(crate) mod tests {
         Box::leak(Box::new(Mark::made(Watch::Calls(&COUNTS))))
     }
 
-    /// Ends the call of `mark` in `frame`, and returns the index in `marks` of the call's mark.
+    /// Ends the call of `mark` in `frame`, and returns the index in `marks` of the call's mark; `None` if no call
+    /// ended.
     fn ended(
         spans: &Spans,
         marks: &[&'static Mark],

@@ -74,7 +74,8 @@ pub(crate) fn ended(polled: Option<&'static PyFunction>, since: u64) {
     }
 }
 
-/// Records the calls since the last step as one event, when a step starts on the calling thread.
+/// Called when a step starts on the calling thread. Records the thread's stored calls as one event, and counts the time
+/// from the start of the first call to the end of the last one as idle time.
 pub(crate) fn step_begins() {
     if POLLED.function.get().is_none() {
         return;

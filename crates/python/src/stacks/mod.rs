@@ -1,9 +1,9 @@
 //! Reads the Python stacks of other threads while they run: without the GIL, without a signal and without
 //! stopping them.
 //!
-//! The kernel copies the memory ([`tllmprof_platform::peek`]), so memory that is freed during the
-//! read causes no fault. At worst the copy contains garbage, which is rejected. When an interpreter
-//! starts, the offsets of its version ([`layout`]) are checked once on a known stack ([`trial`]).
+//! The kernel copies the memory ([`tllmprof_platform::peek`]), so memory that is freed during the read causes no fault.
+//! At worst the copy contains garbage, which is recognized and rejected in most cases. When an interpreter starts, the
+//! memory offsets for its version ([`layout`]) are checked once on a known stack ([`trial`]).
 
 mod layout;
 mod names;

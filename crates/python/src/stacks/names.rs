@@ -1,4 +1,4 @@
-//! The names of functions on a stack.
+//! The names of the Python functions on a sampled stack.
 
 use core::ffi::c_int;
 use core::hash::{BuildHasherDefault, Hasher};
@@ -12,7 +12,7 @@ use super::Ready;
 use super::layout::Layout;
 use super::snapshot::{Snapshot, word};
 
-/// The most code objects whose names are stored.
+/// If the names of more code objects than this are stored when a sample begins, all stored names are dropped.
 const MAX_CODES: usize = 1 << 16;
 /// The most characters of a function's name and of a file's path. A longer text is not read.
 const MAX_CHARACTERS: usize = 4096;
@@ -60,8 +60,8 @@ pub struct CodeNames {
 
 impl CodeNames {
     /// Calls `give` for each function of a stack, in the order of `codes`, with the id of the record's string for the
-    /// function. Returns false if one of `codes` is not a code object, which means that the stack changed while it
-    /// was read.
+    /// function. Returns false, without a call of `give`, if one of `codes` is not a code object or its name cannot be
+    /// read. In most such cases the stack has changed while it was read.
     ///
     /// # Errors
     /// Returns the kernel's error number, like [`super::Walker::walk`].
@@ -116,8 +116,8 @@ impl CodeNames {
         self.snapshot.take(process, spans)
     }
 
-    /// Reads the name of the code object at `address`, unless it is already known. Returns false if
-    /// there is no code object at the address.
+    /// Reads the name of the code object at `address`, unless it is already known. Returns false if there is no code
+    /// object at the address, or if its name cannot be read.
     fn look(&mut self, ready: &Ready, address: usize) -> bool {
         let code = read(&mut self.snapshot, ready, address);
         let is_known = |known: &NamedCode| Some(known.code) == code && known.id != Some(NO_STRING);

@@ -8,7 +8,7 @@ use super::{Ready, here};
 /// The most frames of a thread that are searched for a function.
 const MAX_FRAMES: usize = 24;
 
-/// Returns true if the check of the layout allows threads to read their own Python stacks directly.
+/// Returns true if threads may read their own Python stacks directly, because the check of the layout has succeeded.
 pub fn is_ready() -> bool {
     matches!(super::ready(), Some(Ok(ready)) if ready.has_own)
 }

@@ -1,5 +1,5 @@
-//! Copies several ranges of memory at nearly the same moment. The ranges that were read for the previous sample of a
-//! stack are copied together, in one system call.
+//! Copies several ranges of memory at nearly the same moment, in one system call. A range that turns out to be needed
+//! later is copied separately.
 
 use core::ffi::c_int;
 
@@ -24,8 +24,8 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Copies these ranges of memory in one call. `process` is the id of this process. The copy ends before the first
-    /// range that is not mapped.
+    /// Copies these ranges of memory in one system call. `process` is the id of this process. The copy ends before the
+    /// first range that is not mapped, or that would exceed [`MAX_BYTES`] or [`peek::MAX_SPANS`].
     ///
     /// # Errors
     /// Returns the kernel's error if it refuses to copy at all.

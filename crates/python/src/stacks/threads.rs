@@ -15,7 +15,7 @@ use crate::version::Version;
 
 /// The most threads of the list that are read.
 const MAX_THREADS: usize = 256;
-/// Number of bytes of the C library's data about a thread in which its id is searched.
+/// Number of bytes of the C library's data about a thread that are searched for the thread's kernel ID.
 const SEARCHED_BYTES: usize = 1024;
 
 /// The main interpreter's list of threads.

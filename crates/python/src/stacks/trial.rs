@@ -1,5 +1,5 @@
-//! Checks the layout by reading a stack whose functions are known, before any stack of the program
-//! is read.
+//! Checks the expected memory layout of the interpreter's Python stacks by reading a stack whose functions are known.
+//! This is done before any stack of the program is read.
 
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle;
@@ -56,7 +56,7 @@ static LOOK_METHOD: MethodDef = MethodDef::without_args(c"look", |_| {
     }
 });
 
-/// Returns `ready` if the known stack is read correctly, and otherwise the reason.
+/// Returns `ready` if the known stack is read correctly, and otherwise the reason why stacks cannot be read.
 pub(crate) fn passes(py: Python<'_>, ready: Ready) -> Result<Ready, Trouble> {
     *TRIAL.lock() = Some((ready, Err(Trouble::OtherStacks)));
     let ran = || {

@@ -216,8 +216,8 @@ impl Walker {
                 word(frame, layout.frame.code),
             );
             let is_function = match layout.frame.life {
-                // The innermost frame is exempt from this check, because it may not have begun to
-                // run yet.
+                // A frame whose code is not being executed does not belong to the stack. The innermost frame is exempt
+                // from this check, because it may not have begun to run yet.
                 Life::Object { at, runs } if frames > 0 && frame[at] != runs => break false,
                 Life::Object { .. } => {
                     outside.push(at);
@@ -252,8 +252,8 @@ impl Walker {
         let is_whole = whole && self.is_rooted(layout, outermost);
         outside.truncate(MAX_OUTSIDE);
         self.met = outside;
-        // The next sample first copies the frames in `outside`. If this stack changed during the read, `outside` keeps
-        // the frames of the last whole stack, which are more likely to be found again.
+        // The next sample first copies the frames in `self.outside`. If this stack changed during the read,
+        // `self.outside` keeps the frames of the last whole stack, which are more likely to be found again.
         if is_whole {
             core::mem::swap(&mut self.met, &mut self.outside);
         }

@@ -52,7 +52,8 @@ fn groups_of_engines_and_of_torch_have_their_names() {
             "torch(default_pg=range(8), mesh_dp=[1, 5], mesh_tp=[4, 5, 6, 7], mesh_pp=[5], mesh_ep=[0, 1])",
             &["TP 1 4 4", "DP 1 2 1"],
         );
-        // If several groups have the same description, the one that was created first counts.
+        // The descriptions of both groups stand for TP (tensor parallelism). In such a case, the group that was created
+        // first counts.
         assert_found(
             host,
             "torch(TENSOR_MODEL_PARALLEL_GROUP=[4, 5], mesh_tp=range(8))",

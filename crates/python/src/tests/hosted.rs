@@ -152,8 +152,8 @@ with open('/proc/self/maps') as maps:
     }
 }
 
-/// Returns one libpython for each minor version that `scripts/list-pythons` finds. The test fails
-/// if one of them cannot be loaded.
+/// Returns one libpython for each minor version that `scripts/list-pythons` finds. Panics if one of the Python
+/// executables that it lists does not run, or uses no libpython.
 fn libraries() -> &'static BTreeMap<u32, Library> {
     static FOUND: OnceLock<BTreeMap<u32, Library>> = OnceLock::new();
     FOUND.get_or_init(find_libraries)
@@ -185,9 +185,9 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Loads libpython as a program with the preloaded library does: the library is started first, and looks for
-    /// libpython when the list of loaded shared libraries has changed. If [`LATE`] is set, the library is started after
-    /// libpython was loaded.
+    /// Loads libpython as a program does that runs with tllmprof's library preloaded: the library is started first, and
+    /// looks for libpython after libpython was loaded. If [`LATE`] is set, the library instead comes last, after
+    /// libpython was loaded and the interpreter was initialized.
     fn load(path: &Path) -> Self {
         let is_late = env::var_os(LATE).is_some();
         if !is_late {

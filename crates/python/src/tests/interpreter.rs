@@ -105,8 +105,8 @@ assert len(ours) == 1, gc.callbacks
     });
 }
 
-/// Makes the functions that CPython calls panic, one after another. The test expects that the program continues with
-/// its pending exception, and that one line is logged.
+/// Makes the library's functions that CPython calls panic, one after another. The test expects that the Python program
+/// continues each time as if nothing had happened, and that only one of the panics is logged.
 #[test]
 fn no_panic_reaches_the_interpreter() {
     in_each(EVERYTHING, |host| {

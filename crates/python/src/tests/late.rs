@@ -1,5 +1,5 @@
-//! Tests that the hooks are installed in a Python interpreter that was running before the library was loaded, and that
-//! they are removed again.
+//! Tests that the library's hooks are installed in a Python interpreter that was running before the library was
+//! started, and that they can be removed again.
 
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};

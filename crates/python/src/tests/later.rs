@@ -1,4 +1,5 @@
-//! Tests that exceptions in the library's Python code are raised in the program later.
+//! Tests what happens if a Python signal handler of the program runs while the library executes Python code, and raises
+//! an exception: the library's code ends, and the exception is raised again in the program's own code.
 
 use super::hosted::in_few;
 use crate::later::call_for_program;

@@ -133,8 +133,8 @@ fn modules_and_references_are_had_for_as_long_as_they_are_held() {
             assert_eq!(py.interpreter(), 0);
             assert_ne!(py.interpreter_address(), 0);
             assert!(py.sys(c"stdout").is_some() && py.sys(c"nothing").is_none());
-            // A module that was not imported before is removed from `sys.modules` again; others
-            // stay there.
+            // `import_unseen` removes a module from `sys.modules` again if the module was not imported before. Other
+            // modules stay there.
             assert!(py.imported(c"colorsys").is_none());
             assert!(py.import_unseen(c"colorsys").is_some());
             assert!(py.imported(c"colorsys").is_none());

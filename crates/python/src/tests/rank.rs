@@ -10,8 +10,8 @@ use crate::Cpython;
 
 const RECORDED: (&str, &str) = ("TLLMPROF_TRACE", "record");
 
-/// Python source of a stand-in for torch: a world of three ranks, in which this process is the
-/// second. Its functions make the process look like an engine's worker.
+/// Python source of a stand-in for torch. Its function `begin` creates a world (group of all ranks) of three ranks, in
+/// which this process has rank 1. Its function `work` makes the process look like an engine's worker.
 const MADE_UP: &str = "
 import sys, types
 import multiprocessing.process as processes
@@ -65,8 +65,8 @@ fn the_world_of_torch_gives_the_rank_once_it_is_there() {
         assert_eq!(found(), "torch.distributed is not initialised");
         host.run("begin()");
         assert_eq!(found(), "1 of 3 by torch.distributed");
-        // A known rank is not looked up again, although the world (the group of all ranks) no
-        // longer exists.
+        // A known rank is not looked up again, so it stays known when the world (the group of all ranks) no longer
+        // exists.
         host.run("c10d._world._default_pg = None");
         assert_eq!(found(), "1 of 3 by torch.distributed");
         host.end();
@@ -197,7 +197,8 @@ def sglang_of_context(dp_rank, dp_size):
             assert_found(host, work, expected);
         }
         host.run("del sys.modules['sglang.srt.runtime_context']");
-        // If no torch world exists, the rank that the engine assigned to its worker is found.
+        // If no torch world exists, the rank is computed from the arguments of vLLM's worker. The arguments of SGLang's
+        // worker are not used for this, so its rank is unknown.
         host.run("begin = lambda: setattr(c10d._world, '_default_pg', None)");
         assert_found(host, "vllm(2, 3)", "7 of ? by vLLM");
         assert_found(host, "vllm(0, 3)", "1 of 3 by vLLM");

@@ -66,8 +66,9 @@ impl Seen {
             .count()
     }
 
-    /// Compares the shares of the three functions with the expected ones, and the share of torn stacks with `most_torn`.
-    /// Returns an error that describes the first wrong share.
+    /// Checks that the shares of the functions `seventy`, `twenty` and `ten` are close to 70, 20 and 10 %, and that the
+    /// share of torn stacks is below `most_torn`. Returns an error that describes the first wrong share, or that there
+    /// are too few samples.
     fn check(&self, most_torn: f64) -> Result<(), String> {
         if self.torn() >= most_torn {
             return Err(format!("{:.3} torn, not {most_torn}", self.torn()));
@@ -121,9 +122,9 @@ fn is(name: &str, function: &str) -> bool {
     qualified.rsplit('.').next() == Some(function)
 }
 
-/// Samples the calling thread's stack like [`sample`], and checks the shares of the samples ([`Seen::check`]). In some
-/// runs in a thousand, the shares deviate too much only by chance. So if the check fails, samples are taken once more,
-/// and all samples together must be within the limits.
+/// Samples the calling thread's stack like [`sample`], and checks the functions' shares of the samples
+/// ([`Seen::check`]). In a few of a thousand runs, a share exceeds its limit by chance alone. So if the check fails,
+/// the function takes samples once more, and checks all samples together.
 #[track_caller]
 fn sample_and_check(ready: &Ready, act: impl Fn(), most_torn: f64) -> Seen {
     let mut seen = sample(ready, &act);

@@ -40,7 +40,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A graph that torch has compiled.
 struct CompiledGraph {
-    /// The modules of the model to which the graph's operations belong, as a Python object.
+    /// A Python dictionary from the names of the graph's operations to the paths of the modules that they belong to.
     modules: Held,
     /// A weak reference to the graph, which calls [`goes`] when the graph is freed.
     reference: Held,
@@ -61,13 +61,15 @@ struct ScopedFunction {
     scopes: Vec<At<Scope>>,
 }
 
-/// A byte offset in a function's instructions, and the value for the instructions from this offset to the next one.
+/// A byte offset in a function's instructions, and the value for the instructions from this offset on, up to the offset
+/// of the next element in the list.
 type At<T> = (usize, T);
 /// The name of a scope (the module that a kernel belongs to), or `None` outside all scopes.
 type Scope = Option<&'static [u8]>;
 /// The qualified names of the modules that a launch belongs to.
 type Paths = Vec<String>;
-/// A function's code object, and the modules to which its launches belong, by the byte offsets of the launches.
+/// A function's code object, and the modules to which its launches belong. Each element of the list holds for the
+/// launches from its byte offset in the function's instructions on.
 type CodeLaunches<'py> = (Object<'py>, Vec<At<Paths>>);
 
 lifecycle::global! {
@@ -81,7 +83,7 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static NAMES: Held = Held::none();
-    /// Number of [`GraphCode`]s that exist in the process; at most [`MAX_CODES`].
+    /// Number of attempts to create a [`GraphCode`] in this process. After [`MAX_CODES`] attempts no more are made.
     #[fork(keep = "they are inherited")]
     #[restart(keep)]
     static CODES: AtomicUsize = AtomicUsize::new(0);
@@ -313,7 +315,8 @@ fn start<'a>(starts: &'a [String], caller: Option<&[u8]>) -> &'a str {
 }
 
 /// Returns the name of the model's module to which all operations of `module` belong. `module` is a graph module that
-/// torch's compiler has made. Returns `None` if the operations belong to several modules of the model.
+/// torch's compiler has made. Returns `None` for any other module, or if the operations do not all belong to the same
+/// module of the model.
 pub(crate) fn name_of_graph(py: Python<'_>, module: &Object<'_>) -> Option<String> {
     let path = call(py, c"module_of_graph", &[module])?;
     let path = path.as_text().filter(|path| !path.is_empty())?;

@@ -6,7 +6,7 @@
 const MAX_NAMED: usize = 4;
 
 /// Returns `model.layers.(0 + 1.norm)` for `model.layers.0` and `model.layers.1.norm`. A module that contains another
-/// one is left out. The path of the outermost module is empty. Returns `None` if no other path is given.
+/// module in `paths` is left out, and so is an empty path. Returns `None` if `paths` contains no other path.
 pub(crate) fn name(paths: &[String]) -> Option<String> {
     let is_around = |outer: &str, inner: &str| {
         let rest = inner.strip_prefix(outer);

@@ -1,4 +1,4 @@
-//! The torch modules that the program has called.
+//! The torch modules that the library has names for: those that the program has called, and the modules inside them.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,8 +28,8 @@ lifecycle::global! {
 /// The longest wait for the lock of [`TABLE`].
 pub(crate) const TABLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Returns the prefixes for which `paths` are valid: a prefix followed by any of these paths is the name of a known
-/// module. The paths are relative to a module that was compiled.
+/// Returns the prefixes that fit all of `paths`: a prefix followed by any one of the paths is the name of a module in
+/// [`TABLE`]. The paths are relative to a module that was compiled. A prefix is empty or ends with a dot.
 pub(crate) fn around(paths: &BTreeSet<&str>) -> Vec<String> {
     let (Some(first), Some(table)) = (paths.first(), TABLE.lock_for(TABLE_TIMEOUT)) else {
         return Vec::new();

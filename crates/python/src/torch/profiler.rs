@@ -117,8 +117,9 @@ pub(crate) fn writes() -> bool {
     WRITES.load(Ordering::Relaxed)
 }
 
-/// Starts the profiler when a requested window opens. The trace goes to `path`, or otherwise to the
-/// path in the settings.
+/// Starts the profiler when a requested window opens. `demand` is the window's number, counted from 1, among the
+/// windows that were requested while the program runs; `None` for a window in the settings. The trace goes to `path`,
+/// or to the path in the settings if `path` is `None`.
 pub(crate) fn window_opens(
     window: IterationRange,
     rank: Option<u64>,
@@ -161,8 +162,8 @@ pub(crate) fn window_opens(
     });
 }
 
-/// Returns the window's number among the requested ones, counted from 1. Windows on demand come
-/// after those in the settings.
+/// Returns the window's number among all requested windows, counted from 1. `asked` has the windows in the settings.
+/// Windows on demand (requested while the program runs) are counted after them, in the order of `demand`.
 fn number(asked: &[IterationRange], window: IterationRange, demand: Option<u64>) -> u64 {
     if let Some(demand) = demand {
         return asked.len() as u64 + demand;
@@ -199,7 +200,7 @@ pub(crate) fn window_has_closed() {
     }
 }
 
-/// Stops the profiler and writes its trace when the interpreter ends.
+/// Stops the profiler and writes its trace. Called when the interpreter ends, and by `profiler.py` as `at_end()`.
 pub(crate) fn ends(py: Python<'_>) {
     if runs()
         && let Some(names) = names(py)
@@ -252,7 +253,7 @@ static FUNCTIONS: [MethodDef; 4] = [
     MethodDef::without_args(c"at_end", ends),
 ];
 
-/// Called by `profiler.py` as `runs(flag)`, when the profiler has started or ended.
+/// Called by `profiler.py` as `runs(flag)`: with true after the profiler has started, and with false before it stops.
 fn set_runs(_: Python<'_>, args: &Object<'_>) {
     if let Some(flag) = args.elements().next() {
         RUNS.store(flag.as_int() == Some(1), Ordering::Relaxed);

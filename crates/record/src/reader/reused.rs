@@ -12,8 +12,8 @@ use crate::read_header::Header;
 
 /// An estimate of the time, in ticks, when a chunk was begun. Most events are written by their own thread when they
 /// end. The estimate is the end of the chunk's first such event. Other events, such as GPU times, are written later,
-/// and may be seconds older than the event before them. They determine the estimate only if all events of the chunk
-/// were written later.
+/// and may be seconds older than the event before them. They determine the estimate only if the chunk has no event that
+/// its own thread wrote at the event's end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ChunkBegin {
     /// No event that has a time has been found in the chunk so far.
@@ -74,8 +74,8 @@ pub(crate) struct Reused {
 }
 
 impl Reused {
-    /// Returns the state before the first pass over a record with this header; `None` if the record overwrites no
-    /// chunks.
+    /// Returns the state before the first pass over a record with this header. Returns `None` if the record keeps no
+    /// iterations outside windows and has dropped no window: then no chunk was overwritten.
     pub(crate) fn new(header: &Header) -> Option<Self> {
         let has_flight = header.counter(Counter::Flight) > 0;
         let dropped_until = Some(header.counter(Counter::DroppedUntil)).filter(|until| *until > 0);
@@ -174,7 +174,7 @@ impl Reused {
     }
 
     /// Returns the edges (openings and closings of windows), with their threads, that the first pass found and the
-    /// second did not. The process has overwritten these edges in between.
+    /// second did not. The process has overwritten these edges between the two passes.
     pub(crate) fn moved(self) -> impl Iterator<Item = (u32, Event)> {
         self.edges
             .into_iter()
@@ -220,8 +220,8 @@ mod tests {
         see(0, 10, 5, span);
         see(0, 200, 10, iteration(20));
         see(1, 100, 10, iteration(10));
-        // This function call began before all other events of the test but ended late. The end of the call is used as
-        // the time of the chunk.
+        // This function call began before the iterations of the other chunks but ended after them. The end of the call
+        // is used as the time of its chunk.
         see(2, 50, 300, What::Function { name: 1 });
         // Chunk 3 has only GPU spans, so its position is determined by the start of its first span.
         see(3, 150, 5, span);
@@ -268,9 +268,9 @@ mod tests {
         assert_eq!(moved, [(0, 50)]);
     }
 
-    /// Tests records of earlier versions of the library, which wrote each stack frame only once. The event of a frame
-    /// must be kept even if the window in which it was written was dropped, because later samples may refer to the
-    /// frame.
+    /// Tests events from before the first kept window that refer to a lasting string (one with an id of at most
+    /// [`LAST_LASTING`]). They must be kept: earlier versions of the library wrote each stack frame only once, so
+    /// samples in later windows may refer to the frame.
     #[test]
     fn what_refers_to_a_string_that_stays_is_kept_however_old_it_is() {
         let mut reused = Reused {

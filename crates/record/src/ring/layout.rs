@@ -15,7 +15,7 @@ pub(super) const COUNTS_BY_PEER: u32 = 2;
 /// The size of a ring's file in bytes.
 pub const RING_BYTES: usize = 64 << 10;
 
-/// The longest name of a host or a run in a ring, in bytes. Longer names are cut.
+/// The longest name of a host, a run or a boot in a ring, in bytes. Longer names are truncated.
 pub(super) const NAME_BYTES: usize = 64;
 /// The longest name of a group, in bytes.
 pub(super) const GROUP_BYTES: usize = 16;
@@ -40,8 +40,9 @@ pub(super) struct StepPlace {
     pub(super) end_ns: AtomicU64,
 }
 
-/// An entry of the ring for one collective, send or receive. `order` is 1 plus the number of earlier calls of these
-/// kinds; it is 0 while the entry is being written, and is set last.
+/// An entry of the ring for one collective, send or receive, or for equal ones that were captured in a row. `order` is
+/// 1 plus the number of entries that were written before to the same array. It is 0 while the entry is being written,
+/// and is set last.
 #[repr(C)]
 pub(super) struct CollectivePlace {
     pub(super) order: AtomicU64,
@@ -68,7 +69,8 @@ pub(super) struct CommunicatorPlace {
     /// The rank of the process in the low half and the communicator's size in the high half; 0 if they are
     /// not known.
     pub(super) rank: AtomicU64,
-    /// The number of collectives (calls in which all ranks take part) so far on this communicator.
+    /// The number of collectives (calls in which all ranks take part) so far on this communicator, not counting calls
+    /// that were captured into graphs.
     pub(super) sequence: AtomicU64,
     /// The number of sends and receives so far on this communicator that no [`DirectionPlace`]
     /// counts, because all entries were in use.
@@ -160,8 +162,9 @@ impl RingBlock {
 
 impl DirectionPlace {
     /// Returns the key of a direction: bit 0 is 1 for receives, the next 32 bits are the other
-    /// rank, and the bits above are 1 plus the index of the communicator. Neighbouring ranks have
-    /// neighbouring keys, so the searches for these keys begin at different entries.
+    /// rank, and the bits above are 1 plus the index of the communicator. The rank is in the low bits because the
+    /// search for a key begins at the entry `key % DIRECTIONS`. So the searches for neighbouring ranks begin at
+    /// different entries.
     pub(super) const fn key(communicator: usize, call: &Operation) -> u64 {
         let peer = match call.peer {
             Some(peer) => peer,

@@ -81,7 +81,8 @@ impl RingBlock {
         store(&self.rank, rank.wrapping_add(1));
     }
 
-    /// Adds a group of ranks that the process belongs to, or replaces the group with the same name.
+    /// Adds a group of ranks that the process belongs to, or replaces the group with the same name. Does nothing if
+    /// there is no room for another group.
     pub fn set_group(&self, name: &str, rank: u32, size: u32) {
         let is_it = |place: &&GroupPlace| {
             let known = text(place.name.iter().map(relaxed));

@@ -8,8 +8,8 @@ use crate::builder::Builder;
 use crate::chunk::{Chunk, EventWriter};
 use crate::{ClockKind, Edge, Entry, HeaderBlock, Reader};
 
-/// A record that a process changes while the record is read: before read number `at`, `act` changes the
-/// record's bytes.
+/// A record that a process changes while the record is read: before read number `at`, `act` changes the record's bytes.
+/// Each half of a chunk counts as a read.
 struct Running<F> {
     bytes: RefCell<Box<[u64]>>,
     reads: RefCell<u32>,
@@ -41,7 +41,7 @@ impl<F: Fn(&mut [u64])> Source for Running<F> {
 
 const ITERATIONS: u64 = 2000;
 
-/// Returns the events of a window of `ITERATIONS` iterations.
+/// Returns the events of window `number`: its opening, `ITERATIONS` iterations and its closing.
 fn window(number: u64) -> impl Iterator<Item = Event> {
     let edge = |edge, at| {
         let iteration = number * ITERATIONS;
@@ -56,7 +56,8 @@ fn window(number: u64) -> impl Iterator<Item = Event> {
         .chain([edge(Edge::Close, (first + ITERATIONS) * 10 - 1)])
 }
 
-/// Overwrites the oldest of the windows 1, 2 and 3 with window 4, as a process does when its record is full.
+/// Marks window 1 as dropped, and overwrites the first of its two chunks with window 4, as a process does when its
+/// record is full.
 fn drop_the_oldest(bytes: &mut [u64]) {
     let at = NonNull::new(bytes.as_mut_ptr()).unwrap().cast::<u8>();
     // SAFETY: the bytes are a record's, aligned to 8, and nothing else uses them while this function runs.

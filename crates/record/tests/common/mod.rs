@@ -149,8 +149,8 @@ pub(crate) fn change(random: &mut Random, bytes: &[u8]) -> (String, Vec<u8>) {
     let length = bytes.len();
     let blocks = length.div_ceil(CHUNK_BYTES);
     let any = |random: &mut Random, below: usize| random.below(below.max(1) as u64) as usize;
-    // Two of three changes are near the start of a block (the header or a chunk). The headers of blocks are a small
-    // part of a record and would otherwise rarely be changed.
+    // Two of three places are near the start of a block (the header block or a chunk). The headers are a small part of
+    // a record and would otherwise rarely be changed.
     let place = |random: &mut Random| {
         let block = any(random, blocks);
         let reach = match random.below(3) {
@@ -216,7 +216,8 @@ pub(crate) fn change(random: &mut Random, bytes: &[u8]) -> (String, Vec<u8>) {
     (what, changed)
 }
 
-/// Returns the number of changes that the tests make to records: 3000, or 10 000 in the nightly run.
+/// Returns the number of changes that the longest test makes to records; other tests make a fraction of them. It is
+/// 3000 unless the variable `TLLMPROF_TEST_DAMAGE` is set to another number.
 pub(crate) fn changes() -> u64 {
     std::env::var("TLLMPROF_TEST_DAMAGE").map_or(3000, |many| many.parse().unwrap())
 }

@@ -115,7 +115,8 @@ fn a_file_has_no_name_before_it_is_published() {
     }
 }
 
-/// Tests the fallback for file systems without unnamed files.
+/// Tests the fallback for file systems without unnamed files: the first file has its name and its lock from the start,
+/// so the second one must get another name.
 #[test]
 fn a_file_with_a_name_is_found_in_use() {
     let folder = folder();
@@ -149,8 +150,8 @@ fn a_name_without_an_extension_gets_its_number_at_the_end() {
     assert_eq!(taken, Some(NameTaken::ByEarlier(folder.path().join("a-1"))));
 }
 
-/// Tests processes that want the same file name at the same time. Every second process ends immediately. Each process
-/// must get its own file, and no record may be lost.
+/// Tests processes (simulated by threads) that want the same file name at the same time. Every second process ends
+/// immediately. Each process must get its own file, and no record may be lost.
 #[test]
 fn processes_that_start_at_once_get_a_file_each() {
     const AT_ONCE: u8 = 16;

@@ -110,7 +110,8 @@ lifecycle::global! {
 pub struct Driver(&'static Functions);
 
 impl Driver {
-    /// Looks up the functions of the loaded driver. Returns `None` if the driver cannot measure times.
+    /// Looks up the functions of the loaded driver. Returns `None` if no driver is loaded, or if it lacks a function
+    /// that is needed to measure times.
     pub fn find() -> Option<Self> {
         if let Some(known) = Self::get().filter(|known| known.0.place.is_valid()) {
             return Some(known);

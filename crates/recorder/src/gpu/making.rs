@@ -8,9 +8,9 @@
 //! | `Stopping(n)` |          | `Barred(n)` | `Stopping(n+1)` | `Stopping(n-1)` or `Busy`   |
 //! | `Barred(n)`   |          |             | `Barred(n+1)`   | `Barred(n-1)` or `Idle`     |
 //!
-//! In an empty field the state does not change. A thread that destroys a context waits, for a limited time, until the
-//! state is no longer `Stopping`. If this wait times out, `Gone` may come before the worker has stopped. The worker
-//! then continues.
+//! In an empty field the state does not change. `Gone` leads to `Busy` or `Idle` if n is 1. A thread that destroys a
+//! context waits, for a limited time, until the state is no longer `Stopping`. If this wait times out, `Gone` may come
+//! before the worker has stopped. The worker then continues.
 
 use tllmprof_sync::States;
 

@@ -14,7 +14,8 @@
 //! right after the launches of each, all but the first are timed with the host's clock: from the first launch to the
 //! end of the wait.
 //!
-//! A thread uses only the stream that it launched into last, or that a call names, because other threads may do
+//! When the program launches work or waits, the calling thread uses only the stream that the call names, and the
+//! streams into which no other thread has launched since this thread did. The reason is that other threads may do
 //! anything with their streams at the same time.
 //!
 //! [`streams`] stores the open span of each stream, from the window's opening until the last times are read after the
@@ -403,7 +404,8 @@ fn end_by_wait(stream: &Stream) -> bool {
 }
 
 /// Returns true if the host starts to wait for a span soon after launching its work: `ns`, the nanoseconds since the
-/// span began, is at most [`AT_ONCE_NS`] per launch. The end of the wait is then close to the end of the span's work.
+/// span began, is at most [`AT_ONCE_NS`] for each launch and once more. The end of the wait is then close to the end of
+/// the span's work.
 fn is_at_once(stream: &Stream, ns: f64) -> bool {
     ns <= f64::from(stream.launches() + 1) * AT_ONCE_NS
 }

@@ -20,7 +20,7 @@ use tllmprof_platform::log;
 use tllmprof_sync::Guard;
 use tllmprof_sync::Lock;
 
-/// The largest number of contexts whose work is timed in a window.
+/// The largest number of contexts whose work can be timed. The place of a destroyed context is used again.
 const CONTEXTS: usize = 16;
 /// The largest number of a context's spans that may be in progress or whose times have not been read yet.
 /// These spans are lost if the process is killed.
@@ -29,7 +29,8 @@ const MAX_PAIRS: usize = 1024;
 const PAIRS_AHEAD: usize = 512;
 /// The number of pairs of CUDA events that a thread of the program creates when no pair is free.
 const PAIRS_AT_A_TIME: usize = 8;
-/// The number of spans whose times are read in one go, once many spans are unread.
+/// The maximum number of spans whose times a call of the program reads in one go. It reads times only if many spans are
+/// unread or no pair of CUDA events is free.
 const SPANS_AT_A_TIME: usize = 16;
 /// The time limit for creating and reading CUDA events in a call of the program.
 const MAX_TIME_IN_CALL: Duration = Duration::from_micros(300);
@@ -466,9 +467,9 @@ impl Pool {
 
     /// Returns the time when a span began, in ticks, and its duration in nanoseconds.
     ///
-    /// CUDA events show only durations. To find the span's time on the host's clock, the function uses two facts: no
-    /// event happens before it was recorded, and on an idle stream an event happens at the moment when it is
-    /// recorded.
+    /// The driver gives only the time between two CUDA events. To find the span's start on the host's clock, the
+    /// function uses two facts: the GPU reaches no event before the host has recorded it, and on an idle stream the GPU
+    /// reaches an event at the moment when it is recorded.
     fn times(
         &self,
         driver: Driver,

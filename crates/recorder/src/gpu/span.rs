@@ -1,5 +1,5 @@
-//! The state of a stream in an iteration, and the ways in which its span ends. A span is the work of one
-//! stream in one iteration.
+//! The state of a stream's span, and the ways in which the span ends. A span is the work of one stream in one
+//! iteration.
 //!
 //! | state        | `Begins(n)` | `Fails(n)`  | `Ends`    | `Forgotten` |
 //! |--------------|-------------|-------------|-----------|-------------|
@@ -7,7 +7,8 @@
 //! | `Open(m)`    |             |             | `Nothing` | `Nothing`   |
 //! | `Missed(m)`  | `Open(n)`   | `Missed(n)` |           | `Nothing`   |
 //!
-//! In an empty field the state does not change. The code that begins a span first ends the open one.
+//! Each row shows the state after each event. In an empty field the state does not change. The code that begins a span
+//! first ends the open one.
 
 const MISSED: u64 = 1 << 63;
 
@@ -70,8 +71,8 @@ impl Has {
         }
     }
 
-    /// Returns true if the state that the word `bits` encodes belongs to `iteration`, so that no span has to
-    /// begin. Checked at each launch.
+    /// Returns true if the word `bits` encodes `Open` or `Missed` for `iteration`. A launch in this iteration then
+    /// begins no span. Checked at each launch.
     #[inline]
     pub(crate) const fn is_of(bits: u64, iteration: u64) -> bool {
         bits & !MISSED == iteration + 1
@@ -81,7 +82,7 @@ impl Has {
 /// The reason why a span (the work of one stream in one iteration) ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// The program is about to wait for the work of the span.
+    /// The program is about to wait for GPU work, which may include the work of the span.
     Wait,
     /// Work of another iteration is about to be launched into the same stream.
     Next,
@@ -90,8 +91,8 @@ pub(crate) enum Why {
     Iteration,
     /// The window has closed, or the stream is destroyed.
     End,
-    /// The window has closed, or the stream is destroyed, while a stream is being captured. So no CUDA event may be
-    /// enqueued.
+    /// The window has closed, or the stream is destroyed, while any stream is being captured. No CUDA event is
+    /// recorded then.
     Capture,
 }
 
@@ -100,7 +101,8 @@ pub(crate) enum Why {
 pub(crate) struct Ending {
     pub why: Why,
     pub launches: u32,
-    /// The number of launches that precede the latest recording of the span's last CUDA event.
+    /// The number of the span's launches that come before its last CUDA event. That event may be recorded several
+    /// times; the latest recording counts. 0 if it was not recorded yet.
     pub covered: u32,
     pub iteration: u64,
     /// The number of the latest iteration that has begun.
@@ -144,7 +146,8 @@ impl Ending {
         let is_past = self.iteration + 1 < self.latest;
         let may_give = match why {
             Why::Wait => true,
-            // The program's next work goes into the same stream, so a CUDA event there delays no other stream.
+            // The program is about to launch work into this stream. If this is the legacy stream, that work makes
+            // other streams wait anyway, so a CUDA event adds no further delay.
             Why::Next => !is_past,
             // A CUDA event on the legacy stream would make other streams wait, so none is recorded there now.
             Why::Iteration | Why::End => !is_past && !self.is_legacy,

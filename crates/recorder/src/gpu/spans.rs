@@ -13,7 +13,8 @@ use super::streams::{self, Open, Stream, StreamKey};
 use super::{BY_CLOCK, LATEST, PAIRS, is_taken, timed};
 use crate::clock;
 
-/// Begins a span of `iteration`. If that fails, stores the failure and counts the span as lost.
+/// Begins a span of `iteration`, in the stream `known` or, if it is `None`, in a stream that is added to the table of
+/// streams. If that fails and the iteration is measured, counts the span as lost.
 #[cold]
 pub(crate) fn begin(
     driver: Driver,
@@ -37,8 +38,8 @@ pub(crate) fn begin(
     });
 }
 
-/// Returns true if the stream's next span needs no CUDA events: the iteration is not measured, or the span is timed
-/// with the host's clock. In the latter case, begins the span. The stream must have no open span.
+/// Returns true if the stream needs no CUDA events for a span of `iteration`. If the iteration is not measured, stores
+/// that no span begins. If the span is to be timed with the host's clock, begins it. The stream must have no open span.
 fn begins_without_events(stream: &Stream, open: &mut Open, iteration: u64) -> bool {
     if !is_taken(iteration) {
         // GPU times of this iteration are not measured, so the span does not count as lost.
@@ -90,8 +91,8 @@ fn begun(
     begun.map(drop)
 }
 
-/// Records the first CUDA event of a span in its stream. Returns `None` if no pair of CUDA events is free, if the
-/// stream has been destroyed, or if the driver refuses the event.
+/// Records the first CUDA event of a span in its stream. Returns the span's pair of CUDA events and its index in the
+/// pool. Returns `None` if no pair is available, if the stream has been destroyed, or if the driver refuses the event.
 fn give_first(driver: Driver, stream: &Stream) -> Option<(Index, Pair)> {
     let (index, pair) =
         pool::get_or_create(driver, stream.context())?.take(driver, stream.context())?;
@@ -112,7 +113,8 @@ fn give_first(driver: Driver, stream: &Stream) -> Option<(Index, Pair)> {
     }
 }
 
-/// Records the span's last CUDA event in its stream. Returns true if the event comes after all launches.
+/// Records the last CUDA event of the stream's open span, unless it was already recorded after all launches of the
+/// span. Returns false if the event cannot be recorded.
 pub(crate) fn give_last(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>) -> bool {
     let launches = stream.settle();
     if open.covered == launches {
@@ -149,8 +151,8 @@ pub(crate) fn end_span(driver: Driver, stream: &Stream, why: Why) {
 
 pub(crate) fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>, why: Why) {
     if open.by_clock {
-        // A span timed with the host's clock ends only with a wait for its stream. If it has to end for another
-        // reason, its time is lost.
+        // A span timed with the host's clock ends only in `after_wait`, when a wait for its stream has returned. If it
+        // has to end for another reason than a wait, its time is lost.
         if why != Why::Wait {
             pool::lose(usize::from(stream.launches() > 0));
             stream.end(open);

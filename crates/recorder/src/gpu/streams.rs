@@ -14,15 +14,17 @@ use tllmprof_platform::thread;
 use tllmprof_sync::Lock;
 use tllmprof_sync::hash::spread;
 
-/// The number of entries in the table of streams. If the table is full, an entry whose stream has no open
-/// span is reused.
+/// The number of entries in the table of streams. If none of the entries that a new stream may use is free, the entry
+/// of a stream without an open span is reused.
 const STREAMS: usize = 256;
 /// The number of consecutive entries in which a stream is searched, beginning with the entry that its hash selects.
 const REACH: usize = 8;
-/// The number of spans of an iteration whose launch counts are remembered.
+/// The number of launch counts that are remembered for each stream: one for each span of an iteration. If an iteration
+/// has more spans, they share the last count.
 const REMEMBERED: usize = 8;
-/// If a stream had at least this number of spans in its previous iteration, spans for which the host waits are timed
-/// with the host's clock ([`Open::goes_by_clock`]), because a pair of CUDA events for each span would cost too much.
+/// If a stream had at least this number of spans in its previous iteration, spans for which the host is expected to
+/// wait are timed with the host's clock ([`Open::goes_by_clock`]): a pair of CUDA events for each span would cost too
+/// much.
 const TOO_MANY: usize = 4;
 /// The number of changes of the launching thread after which a stream counts as shared among threads. Each new span
 /// halves the number of changes counted so far, so a few changes in each span never reach this number.
@@ -53,8 +55,8 @@ pub struct StreamKey {
 }
 
 impl StreamArgument {
-    /// Returns the stream's key. In the key of a default stream, the context is 0 if the calling thread has
-    /// none.
+    /// Returns the stream's key. In the key of a default stream, the context is the calling thread's current one; 0 if
+    /// it has none.
     #[inline]
     pub fn key(self, driver: Driver) -> StreamKey {
         self.key_by_name().unwrap_or_else(|| StreamKey {
@@ -106,11 +108,12 @@ pub(crate) struct Stream {
     /// and when the stream is forgotten.
     has: AtomicU64,
     /// The expected number of launches of the open span, by which its last launch is predicted. It is the number of
-    /// launches of the latest earlier span that had the same index in its iteration.
+    /// launches of the latest earlier span that had the same index in its iteration. 0 if there was no such span, or
+    /// if the open span is timed with the host's clock.
     expected: AtomicU32,
-    /// The number of launches that precede the latest recording of the span's last CUDA event.
+    /// The number of the span's launches when its last CUDA event was last about to be recorded; 0 if it was not yet.
     settled: AtomicU32,
-    /// True if many threads launch into this stream in turn. Launches are then not counted one by one, because all
+    /// True if several threads launch into this stream in turn. Launches are then not counted one by one, because all
     /// threads would write to one cache line. Only the first launch after `settled` was stored increases `launches`,
     /// which is then greater than `settled`.
     is_shared: AtomicBool,
@@ -122,13 +125,13 @@ pub(crate) struct Stream {
 /// The fields of a stream that each launch into it writes, in a cache line of their own.
 #[repr(align(128))]
 struct LaunchCounts {
-    /// The number of launches in the stream's current span so far.
+    /// The number of launches in the stream's current span so far. If `is_shared`, it may be lower than the real
+    /// number.
     launches: AtomicU32,
-    /// The number of recent launches that were made by another thread than the launch before, halved at each new
-    /// span.
+    /// The number of recent launches that were made by a different thread than the launch before. It is halved
+    /// whenever a span begins.
     turns: AtomicU32,
-    /// The address of the block (thread-local words) of the thread that launched last into this
-    /// stream.
+    /// The thread that launched last into this stream, identified by the address of its block of thread-local words.
     owner: AtomicUsize,
 }
 
@@ -140,19 +143,23 @@ pub(crate) struct Open {
     /// The span's iteration plus one; 0 if no span has begun. With this encoding, an unused stream consists of zeros,
     /// which take no space in the library's file.
     begun: u64,
-    /// The time in ticks, taken right after the span's first CUDA event was recorded.
+    /// The time in ticks when the span began. For a span with CUDA events, it is taken right after the first of them
+    /// was recorded.
     pub since: u64,
-    /// The number of the span's launches that precede the latest recording of its last CUDA event.
+    /// The number of the span's launches that come before its last CUDA event. That event may be recorded several
+    /// times; the latest recording counts. 0 if it was not recorded yet.
     pub covered: u32,
     /// True if the span has no CUDA events and is timed with the host's clock.
     pub by_clock: bool,
-    /// The index of this span among the spans of the stream in this iteration.
+    /// The index of this span among the spans of the stream in this iteration, at most `REMEMBERED - 1`.
     place: usize,
-    /// The number of launches of each span, by the span's index in an iteration.
+    /// The number of launches in the latest span that had this index in its iteration, for each index.
     counts: [u32; REMEMBERED],
-    /// Bit n is set if the host waited for the stream right after the launches of span n of an iteration.
+    /// Bit n is set if the host waited for the stream right after the launches of the latest span that had the index n
+    /// in its iteration.
     waited: u8,
-    /// The number of spans that the stream had in its latest earlier iteration with spans.
+    /// The number of spans that the stream had in the latest earlier iteration in which it had any; at most
+    /// [`REMEMBERED`].
     before: usize,
 }
 
@@ -205,8 +212,8 @@ impl Stream {
         }
     }
 
-    /// Returns the handle to pass to the driver. A per-thread default stream must be used only on its own
-    /// thread.
+    /// Returns the handle to pass to the driver; 0 if the entry is not in use. A per-thread default stream must be
+    /// used only on its own thread.
     pub(crate) fn handle(&self) -> usize {
         let name = self.name.load(Ordering::Relaxed);
         match name {
@@ -250,7 +257,8 @@ impl Stream {
         }
     }
 
-    /// Returns true if the stream's span of this iteration has begun, or if it is known that none will begin.
+    /// Returns true if a span of this iteration is open in the stream, or if [`Stream::miss`] has stored that none
+    /// begins.
     #[inline]
     pub(crate) fn has_begun(&self, iteration: u64) -> bool {
         Has::is_of(self.has.load(Ordering::Acquire), iteration)
@@ -267,7 +275,7 @@ impl Stream {
         self.has.store(has.to_bits(), Ordering::Release);
     }
 
-    /// Returns the number of launches in the span so far.
+    /// Returns the number of launches in the span so far. For a shared stream, it may be lower than the real number.
     pub(crate) fn launches(&self) -> u32 {
         self.counted.launches.load(Ordering::Relaxed)
     }
@@ -397,9 +405,9 @@ impl Open {
         }
     }
 
-    /// Returns true if the iteration's next span is to be timed with the host's clock. This requires that the
-    /// stream has many spans per iteration, and that the host waited for the stream before this span and is
-    /// expected to wait right after it.
+    /// Returns true if the iteration's next span is to be timed with the host's clock. This requires that the stream
+    /// had at least [`TOO_MANY`] spans in its previous iteration, that the host waited right after the span before
+    /// this one, and that it waited right after the span with the same index in an earlier iteration.
     pub(crate) fn goes_by_clock(&self, iteration: u64) -> bool {
         let place = self.next_place(iteration);
         let are_waited_for = |places: u8| self.waited & places == places;

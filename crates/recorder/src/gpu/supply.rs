@@ -7,8 +7,8 @@
 //! | `Full`    |            | `Dead`    |
 //! | `Dead`    |            |           |
 //!
-//! A pool that is assigned to another context starts again as `Growing`. In an empty field the state does not
-//! change.
+//! Each row shows the state after each event. In an empty field the state does not change. A pool that is assigned to
+//! another context starts again as `Growing`.
 
 /// The state of a context's pool of CUDA events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -491,8 +491,8 @@ fn a_span_by_the_hosts_clock_that_nobody_waits_for_is_lost_and_has_events_the_ne
         begin_iteration(7);
         launch_and_wait(stream, 2);
         launch(stream);
-        // A wait for all streams does not end a span that is timed with the host's clock, so the open span is lost.
-        // The next iteration begins without an open span.
+        // A wait for all streams does not end a span that is timed with the host's clock. So the span stays open, and
+        // its time is lost at the first launch of iteration 8.
         before_wait(Wait::All);
         begin_iteration(8);
         by_clock.push(launch_and_wait(stream, 5));

@@ -140,7 +140,7 @@ fn facts_that_never_end_have_a_share_and_go_with_windows_then() {
 }
 
 /// Writes more lasting texts (texts that stay as long as the record) than there is room for. The texts that
-/// do not fit must not take up the room for the windows' texts.
+/// do not fit must not use up the entries in the hash table of texts that the windows' texts need.
 #[test]
 fn texts_that_find_no_room_to_stay_take_no_places_of_those_of_windows() {
     let contents = of_a_child(|| {

@@ -1,8 +1,8 @@
 //! Chunks for strings and data about the process that stay as long as the record, while other chunks are overwritten.
 //! If a name that stays were written into a thread's own chunk, that chunk could never be overwritten.
 //!
-//! If the record drops the oldest windows, the lasting chunks may take only a fraction of the record. Strings that no
-//! longer fit are written into the thread's own chunk, and dropped together with the window that is open then.
+//! If the record drops the oldest windows, these lasting chunks may take only a fraction of the record. Strings that do
+//! not fit into them are written into the thread's own chunk, and dropped together with the window that is open then.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -18,7 +18,7 @@ use crate::reuse;
 /// time-out the thread writes into its own chunk.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// If the record has a size limit, the lasting chunks may take one `SHARE`th of its chunks.
+/// If the record drops the oldest windows, the lasting chunks may take one `SHARE`th of its chunks.
 const SHARE: u64 = 8;
 /// The lasting chunks may take at least this number of chunks, even if that is more than one `SHARE`th.
 const LEAST: u32 = 2;

@@ -1,8 +1,8 @@
 //! The strings of a record: each text is written once, and events refer to it by its number from then on.
 //!
-//! The numbers are in a hash table with open addressing, without locks or allocations. A text that finds no free
-//! entry is written each time it occurs. If there are more texts than a reader would keep, further texts are only
-//! counted. Two texts with the same 64-bit hash would be confused, which is not expected to happen.
+//! The numbers are in a hash table with open addressing, without locks or allocations. If there is no free entry for a
+//! text, the text is written each time it occurs. If there are more texts than a reader would keep, further texts are
+//! only counted. Two texts with the same 64-bit hash would be confused, which is not expected to happen.
 //!
 //! If the record drops the oldest windows (`TLLMPROF_KEEP`), their names have to be dropped with them. So a name is
 //! written into the chunk of the thread that uses it, and again in each window: when a window opens, a new era
@@ -40,8 +40,8 @@ struct TextEntry {
 }
 
 impl TextEntry {
-    /// Returns the number of the entry's text; [`NO_STRING`] if the entry is of another era or not written
-    /// yet.
+    /// Returns the number of the entry's text; [`NO_STRING`] if the entry is of another era, or if its text is not
+    /// written yet.
     #[inline]
     fn id(&self, era: u32) -> StringId {
         id_in(self.known.load(Ordering::Acquire), era)
@@ -148,8 +148,9 @@ impl Label {
         }
     }
 
-    /// Returns a number of the text, like [`Label::id`], that stays valid when a window opens. It is for texts to which
-    /// events outside windows refer as well.
+    /// Returns a number of the text, like [`Label::id`], for events that may be outside windows. If the settings ask
+    /// for the flight recorder, which records such events, the number stays valid when a window opens, unless there is
+    /// no more room for lasting texts.
     pub fn lasting_id(&self) -> StringId {
         if !reuse::has_flight() {
             return self.id();
@@ -371,7 +372,8 @@ fn push(text: &[u8], write: impl Fn(&str) -> bool) -> bool {
     str::from_utf8(&copy[..length]).is_ok_and(write)
 }
 
-/// Hashes eight bytes at a time, each mixed in with a 128-bit multiplication. Never returns 0.
+/// Returns a hash of a text and its era, which is never 0. Each eight bytes are mixed in with a 128-bit
+/// multiplication.
 #[inline]
 fn hash(text: &[u8], era: u32) -> u64 {
     let mix = |hash: u64, word: u64| {

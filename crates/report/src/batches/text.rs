@@ -21,7 +21,7 @@ pub(crate) fn times(phases: &[PhaseSum]) -> Vec<(String, Quantiles, u64)> {
 }
 
 /// Adds a line with the mean numbers of requests and tokens in a batch, and lines with iteration
-/// times by batch size.
+/// times by batch size. Iterations of the phase `Draft` are left out.
 pub(crate) fn batches(phases: &[PhaseSum], lines: &mut Lines) {
     let phases = || phases.iter().filter(|of| of.phase != Phase::Draft);
     let total = |of: fn(&BatchSum) -> u64| {

@@ -13,8 +13,8 @@ pub(crate) use tally::CollectiveTally;
 pub(crate) use tally::{Collective, Collectives};
 
 impl CollectivePattern {
-    /// Returns the label of the collectives that this row of the table recognizes: the operation
-    /// and the library.
+    /// Returns the label of the collectives that this row of the table of kernel names recognizes: the operation and
+    /// the library.
     #[must_use]
     pub(crate) fn label(&self) -> String {
         format!("{} ({})", self.operation.name(), self.library)

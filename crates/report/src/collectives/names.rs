@@ -41,8 +41,8 @@ impl Operation {
         }
     }
 
-    /// Returns true if the collective synchronizes its ranks, which means that no rank can end
-    /// before all ranks have begun. A broadcast does not: its root does not wait for other ranks.
+    /// Returns true if the collective synchronizes its ranks, which means that the collective cannot end on any rank
+    /// before it has begun on all ranks. A broadcast does not synchronize them: its root does not wait for other ranks.
     /// A reduce does not, either: the ranks that send to the root do not wait.
     pub(crate) const fn meets(self) -> bool {
         !matches!(self, Self::Broadcast | Self::Reduce)

@@ -37,7 +37,7 @@ pub struct Collective {
     /// Number of the iteration that began last before the collective.
     pub step: u32,
     /// Time from the end of the previous collective on the same GPU to the start of this
-    /// collective.
+    /// collective. For the first collective of a GPU, it is the time of its start.
     pub since: u64,
     /// Time for which the GPU ran other kernels between the previous collective and this
     /// collective.

@@ -241,7 +241,8 @@ impl Comparison {
     }
 }
 
-/// Escapes all characters that Markdown could interpret as tables, links or other markup.
+/// Escapes all characters that Markdown could interpret as tables, links or other markup. Replaces control characters
+/// with spaces.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for it in text.chars() {

@@ -107,7 +107,7 @@ impl Condition {
 }
 
 impl Comparison {
-    /// Returns the result of checking a condition against the measured change.
+    /// Returns the result of checking a condition against the confidence interval of the measured change.
     pub(super) fn check(&self, condition: &Condition) -> Checked {
         let change = self.change_of(&condition.name);
         let interval = change.and_then(|change| change.interval);

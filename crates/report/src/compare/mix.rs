@@ -11,8 +11,8 @@ use crate::numbers::bootstrap::Statistic;
 use crate::numbers::units::{Rate, Share};
 
 /// Limit for the distance between the batches of two runs: 5 % of the iterations. The distance is the share of
-/// iterations that would have to move to another class (see [`apart`]). The distance that chance may cause is added
-/// to this limit. A smaller distance is not reported.
+/// iterations that would have to move to another class (see [`apart`]). A difference between the batches is reported
+/// only if the distance exceeds the sum of this limit and the distance that chance may cause.
 const MAX_SILENT_DISTANCE: f64 = 0.05;
 
 /// The iterations of a run whose batches are known ("mix" of batches).
@@ -151,8 +151,8 @@ pub(crate) fn differences(paces: [&Pace; 2]) -> Vec<String> {
     notes
 }
 
-/// Returns the durations of both runs' iterations by phase of the batch, for phases in which both
-/// runs have enough iterations. The result is empty if only one phase occurs.
+/// Returns the durations of both runs' iterations by phase of the batch, for phases in which both runs have enough
+/// iterations for a mean. The result is empty if all known batches of both runs are in the same phase.
 pub(crate) fn by_phase(paces: [&Pace; 2]) -> Vec<(Phase, [Vec<f64>; 2])> {
     let mixes = paces.map(Mix::new);
     let all = Phase::ALL.map(|phase| (phase, mixes.each_ref().map(|mix| mix.in_phase(phase))));

@@ -1,8 +1,8 @@
 //! Compares two runs and decides whether one is faster.
 //!
-//! Of several ranks only the slowest is compared, because the other ranks wait for it. With one run
-//! on each side, the confidence intervals express only the variation *within* these runs, not the
-//! variation from run to run.
+//! If a run has several ranks, its slowest rank represents it, because the other ranks wait for this rank. The other
+//! ranks are compared only in the table of ranks. With one run on each side, the confidence intervals express only the
+//! variation *within* these runs, not the variation from run to run.
 
 mod formats;
 mod gate;
@@ -349,8 +349,8 @@ impl Parts {
     }
 }
 
-/// Returns a run's processes by rank. If several processes have the same rank, only the process
-/// with the most iterations is returned for it.
+/// Returns a run's processes by rank, without the processes that have no iterations. If several processes have the
+/// same rank, only the process with the most iterations is returned for it.
 fn ranks(processes: &[Process]) -> Ranks<'_> {
     let count = |process: &Process| process.sum.as_ref().map_or(0, |sum| sum.iterations);
     let mut ranks = Ranks::new();
@@ -363,8 +363,9 @@ fn ranks(processes: &[Process]) -> Ranks<'_> {
     ranks
 }
 
-/// Returns the class of iterations to compare: the first class, in order of preference, in which
-/// every process has enough iterations. If there is none, returns the class of all iterations.
+/// Returns the class of iterations to compare. It is the class of iterations without recorded kernels, if every process
+/// has enough of these. Otherwise, it is the class of iterations with recorded kernels, if every process has enough of
+/// these. Otherwise, it is the class of all iterations.
 fn which(runs: &[Ranks<'_>]) -> IterationClass {
     let enough = |which: &IterationClass| {
         let all = runs.iter().flat_map(BTreeMap::values);
@@ -422,8 +423,8 @@ fn is_balanced(process: &Process) -> bool {
     })
 }
 
-/// Adds the rate and the durations of iterations to `measures`. For traces without iterations, adds
-/// only the duration of the whole trace.
+/// Adds the rate, the durations and the numbers of launches of iterations to `measures`. For traces without iterations,
+/// adds only the duration of the whole trace. Adds nothing if one of the runs has no values.
 fn times([base, other]: [&Pace; 2], is_of_trace: bool, measures: &mut Vec<Measure>) {
     if base.periods.is_empty() || other.periods.is_empty() {
         return;
@@ -625,7 +626,8 @@ fn most(measures: &[Measure], verdict: Outcome) -> Option<String> {
     })
 }
 
-/// Returns the effect of balanced routing, if exactly one of the two runs used balanced routing.
+/// Returns the effect of balanced routing, if exactly one of the two runs used balanced routing. Returns `None`
+/// otherwise, or if the change of the rate has no confidence interval.
 fn routing(measures: &[Measure], base: &Side, other: &Side) -> Option<Routing> {
     if base.is_balanced == other.is_balanced {
         return None;

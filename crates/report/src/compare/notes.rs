@@ -26,7 +26,8 @@ const OF_A_RUN: [&str; 4] = [
     "TLLM_TORCH_PROFILE_TRACE=",
 ];
 
-/// Returns notes on all differences between two runs, except those between their batches and GPU times.
+/// Returns notes on the differences between two runs, except those between their batches and GPU times. There are also
+/// notes on the overhead of recording and on incomplete records, which can affect the comparison.
 pub(crate) fn find(
     runs: &[Ranks<'_>; 2],
     base: &Side,
@@ -63,9 +64,9 @@ pub(crate) fn find(
             notes.push(format!("recording by {tool} took about {cost} of the time"));
         }
     }
-    // The notes below say that recording kernels makes iterations longer. For the traces of other profilers, the note
-    // above already states the estimated overhead if it is large. So these notes are added only if tllmprof recorded
-    // all processes.
+    // The notes below are about iterations in which kernels were recorded, which makes iterations longer. For the
+    // traces of other profilers, the note above already states the estimated overhead if it is large. So the notes
+    // below are added only if tllmprof recorded all processes.
     let have_kernels = have_kernels && all().all(|process| process.facts.origin.is_own());
     match which {
         IterationClass::WithoutKernels if have_kernels => {
@@ -121,7 +122,8 @@ fn unlike(base: &str, other: &str) -> Option<String> {
 }
 
 /// Returns notes on differences between two processes in their GPUs, versions, settings, GPU metrics (clock, power,
-/// temperature) and energy per step. A value that is unknown for one of the processes is not compared.
+/// temperature) and energy per step. A value that is unknown for one of the processes is not compared. The settings are
+/// compared only if tllmprof recorded both processes.
 fn unlike_conditions(processes: [&Process; 2]) -> Vec<String> {
     let texts = |what: &'static str, text: fn(&Process) -> String| {
         let [base, other] = processes.map(text);

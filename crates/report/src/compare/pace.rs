@@ -20,15 +20,15 @@ pub(crate) enum IterationClass {
     All,
 }
 
-/// Series of values of a process's iterations. Each list has one entry per iteration, in the
-/// iterations' order. Times are in nanoseconds.
+/// Series of values of a process's iterations. Each list has one entry per iteration, in the iterations' order. In a
+/// series of GPU times ([`Gpu::pace`]), `periods` and `launches` are empty. Times are in nanoseconds.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     /// Time from each iteration's start to the next iteration's start, without waits for requests.
     /// If the next iteration is missing or of another class, the entry is the iteration's duration.
     pub periods: Vec<f64>,
     pub durations: Vec<f64>,
-    /// Number of launches of each iteration; empty for a series of GPU times.
+    /// Number of launches of each iteration.
     pub launches: Vec<f64>,
     /// The batch of each iteration, or `None` if it is unknown.
     pub batches: Vec<Option<Batch>>,
@@ -164,8 +164,8 @@ pub(crate) fn alike(sides: &mut [Gpu; 2]) -> bool {
     is_enough
 }
 
-/// Returns, for each iteration with recorded kernels, the time in which at least one kernel ran, in
-/// nanoseconds.
+/// Returns, for each iteration with recorded kernels, the time in which at least one kernel or copy ran, in
+/// nanoseconds. The list is empty if the driver did not report when kernels began and ended.
 pub(crate) fn busy(process: &Process) -> Vec<f64> {
     let has_times = process.kernels.has_times();
     whole(process)

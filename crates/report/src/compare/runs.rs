@@ -1,5 +1,5 @@
-//! Comparison of two sides that each have several runs. Its confidence intervals express the
-//! variation from run to run, not the variation within a run.
+//! Comparison of two sides of which at least one has several runs. Its confidence intervals express the variation from
+//! run to run, not the variation within a run.
 
 use super::pace::{IterationClass, Pace};
 use super::why::RankedCauses;
@@ -50,9 +50,9 @@ fn cause_time(run: &Run<'_>, name: &str) -> Option<f64> {
 }
 
 impl Comparison {
-    /// Compares two sides that each have several runs. Each run is a list of processes. The rows of the tables of
-    /// kernels, layers and functions are chosen from one run of each side, the run with the median rate. The times in
-    /// these rows are means over all runs of the side.
+    /// Compares two sides that each have one or several runs. Each run is a list of processes. The rows of the tables
+    /// of kernels, layers and functions are chosen from one run of each side, the run with the median rate. The times
+    /// in these rows are geometric means over all runs of the side.
     ///
     /// # Panics
     /// If a side has no run.
@@ -126,8 +126,8 @@ impl Comparison {
     }
 }
 
-/// Replaces the times and the change of a kernel, layer or function, which come from one run of each side, by figures
-/// from all runs. If no change can be computed from all runs, nothing is replaced.
+/// Replaces the times and the change of a kernel, layer, function or cause, which come from one run of each side, by
+/// figures from all runs. If no change can be computed from all runs, nothing is replaced.
 fn compare_part(part: &mut PartChange, [base, other]: &[Vec<f64>; 2]) {
     if part.change.is_some()
         && let Some(change) = between::change(base, other)
@@ -141,7 +141,8 @@ fn difference(part: &PartChange) -> f64 {
     (part.other - part.base).abs()
 }
 
-/// Returns the index of the run with the median rate, in iterations per second.
+/// Returns the index of the run with the median rate (iterations per second). Of an even number of runs, it is the
+/// slower one of the two runs in the middle.
 fn middle(runs: &[Option<Run<'_>>]) -> usize {
     let mut order: Vec<_> = (0..runs.len()).collect();
     let rate = |place: &usize| runs[*place].as_ref().map_or(0.0, |run| run.pace.rate());
@@ -149,8 +150,8 @@ fn middle(runs: &[Option<Run<'_>>]) -> usize {
     order[(order.len() - 1) / 2]
 }
 
-/// Returns the geometric mean of the values; 0 if there are no values. The geometric mean fits because changes between
-/// runs are computed on logarithms.
+/// Returns the geometric mean of the values; 0 if there are no values. It is used because [`between::change`] returns
+/// the change of the geometric mean.
 fn mean(values: &[f64]) -> f64 {
     match values.len() {
         0 => 0.0,

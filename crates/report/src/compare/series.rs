@@ -7,7 +7,7 @@ use crate::events::iteration::GpuFrom;
 use crate::numbers::bootstrap::Statistic;
 use crate::process::Process;
 
-/// A series with one value for each iteration.
+/// A series with one value for each iteration. Some series have values only for a part of the iterations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Series {
     /// The times from one iteration's start to the next. The quantity computed from them is the
@@ -20,7 +20,7 @@ pub(crate) enum Series {
     /// GPU times of iterations, measured by the given method. Times from different methods are not
     /// comparable.
     Gpu(GpuFrom),
-    /// For each iteration, the time in which at least one kernel ran.
+    /// For each iteration with recorded kernels, the time in which at least one kernel or copy ran.
     Busy,
 }
 

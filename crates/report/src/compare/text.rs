@@ -97,8 +97,8 @@ impl Comparison {
                 Unit::Nanoseconds => Time(value as u64).to_string(),
                 Unit::Launches => Rate(value).to_string(),
             };
-            // The heading shows each side's number of iterations. A row shows its own numbers of
-            // iterations only if they differ from the heading's.
+            // The lines about the two sides, above this table, show each side's number of iterations. A row shows its
+            // own numbers of iterations only if they differ from these.
             let all = [&self.base, &self.other].map(|side| side.iterations);
             let measured = [measure.base_iterations, measure.other_iterations];
             let of = if measured == all {
@@ -251,7 +251,7 @@ fn parts(what: &str, parts: &[PartChange], lines: &mut Lines) {
 }
 
 /// Returns how often a part (such as a kernel) ran in an iteration and its mean time, in both runs. For a part that
-/// only one run has, returns that run's figures. Returns `None` if the counts are equal or unknown.
+/// only one run has, returns that run's figures. Returns `None` if the counts are nearly equal or unknown.
 fn often(part: &PartChange, lines: &Lines) -> Option<String> {
     let [base, other] = part.counts?;
     let count = |count: f64| match lines.is_of_trace() {

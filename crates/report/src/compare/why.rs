@@ -1,9 +1,9 @@
 //! Explains why the iteration time differs between two runs: a list of causes whose times do not
 //! overlap. The differences of the causes and an unexplained rest add up to the measured change.
 //!
-//! If GPU time was measured, the time in which the GPU worked is divided by the GPU's work, and the time in which the
-//! GPU was idle is divided by the host's activity. Otherwise the whole iteration is divided by the host's activity.
-//! Each of the two divisions covers the whole iteration, so do not add rows of one division to rows of the other.
+//! If GPU time was measured in both runs, the time in which the GPU worked is split into kernels and copies, and the
+//! time in which the GPU was idle is split into activities of the host. Otherwise, the whole iteration is split into
+//! activities of the host. A comparison uses only one of these two divisions, because each covers the whole iteration.
 
 use std::collections::BTreeMap;
 use std::fmt;

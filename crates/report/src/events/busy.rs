@@ -1,9 +1,10 @@
 //! Busy time of each GPU, in total and by iteration: the time in which at least one piece of work (a kernel, a copy
 //! or a memory set) runs.
 //!
-//! Pieces of work arrive nearly in the order of their starts. To bound memory, only the latest pieces are held back and
-//! sorted: a piece is counted only after at least [`MIN_HELD_BACK`] more pieces have arrived. If a piece arrives after
-//! pieces that start later were counted, its part before the latest end of the counted pieces is lost.
+//! Pieces of work arrive nearly in the order of their starts, but they must be counted exactly in that order. So the
+//! pieces with the latest starts, at least [`MIN_HELD_BACK`] of them, are held back and sorted until more pieces
+//! arrive. If a piece arrives after pieces that start later were counted, its part before the latest end of the counted
+//! pieces is lost.
 
 use std::collections::HashMap;
 
@@ -38,13 +39,13 @@ pub(crate) struct IterationActivity {
 pub(crate) struct DeviceActivity {
     /// The GPU's number in the process, counted from 0.
     pub device: u8,
-    /// The GPU's work in each iteration, in the order of the iterations.
+    /// The GPU's work in each iteration in which it ran work, in the order of the iterations.
     pub parts: Vec<IterationActivity>,
     /// Busy time in nanoseconds. The key is the index of the iteration, and a number for the kernel
     /// or the kind of copy (see [`COPIES`]). If pieces of work overlap, the time counts for the
     /// piece that began first. There are at most `MAX_STEP_TIMES` entries.
     pub by: HashMap<(u32, u32), u64>,
-    /// Times in which the GPU ran no work.
+    /// Times in which the GPU ran no work, in nanoseconds and in order. The last one ends at `u64::MAX`.
     pub idle: Vec<Span>,
 }
 
@@ -123,7 +124,7 @@ pub(crate) fn get_or_add<T: Default>(devices: &mut Vec<T>, device: u8) -> &mut T
 }
 
 impl Device {
-    /// Adds the pieces of work that are held back to the busy time, except the last `keep` pieces.
+    /// Adds the pieces of work that are held back to the busy time, except the `keep` pieces with the latest starts.
     fn settle(&mut self, iterations: &[Span], keep: usize) {
         // Sort the held-back pieces. Most of them are in order already, so sorting is cheap.
         self.waiting.sort_by_key(|(work, _)| work.start);

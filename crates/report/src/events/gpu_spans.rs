@@ -1,14 +1,15 @@
-//! GPU time of iterations, computed from the times for which each stream was busy.
+//! GPU time of iterations, computed from spans. A span is the time from the start of a stream's first work in an
+//! iteration to the end of its last work in that iteration. The stream counts as busy for the whole span.
 
 use std::collections::BTreeMap;
 
 use crate::events::idle::IdleSpans;
 use crate::events::spans::Span;
 
-/// Maximum number of spans to store. Further spans are only counted in `left_out`.
+/// Maximum number of spans to store. Further spans are only counted, in [`GpuSpans::left_out`].
 const MAX_SPANS: usize = 1 << 21;
 
-/// The time from the start to the end of a stream's work in one iteration.
+/// The time from the start of a stream's first work in one iteration to the end of its last work.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct GpuSpan {
     pub iteration: u64,
@@ -19,7 +20,7 @@ pub(crate) struct GpuSpan {
     pub duration: u64,
 }
 
-/// The busy times of the streams of a record, by iteration.
+/// The spans of a record: one for each stream and each iteration in which the stream had work.
 #[derive(Debug, Default)]
 pub(crate) struct GpuSpans {
     spans: Vec<GpuSpan>,
@@ -35,7 +36,8 @@ impl GpuSpans {
         }
     }
 
-    /// Returns the idle times of the GPU that was busy longest, in the order of time.
+    /// Returns the times in which no stream of one GPU was busy, in the order of time. That GPU is the one whose spans
+    /// have the largest sum of durations.
     pub(crate) fn idle(&self) -> Vec<Span> {
         let mut long: BTreeMap<u8, u64> = BTreeMap::new();
         for span in &self.spans {

@@ -1,5 +1,5 @@
-//! Idle times of a GPU, on two clocks: on the record's clock ([`IdleSpans`]), and on a clock that
-//! runs only during the iterations of a thread ([`Idle`]).
+//! Idle times of a GPU, on two clocks: on `CLOCK_MONOTONIC` ([`IdleSpans`]), and on a clock that runs only during the
+//! iterations of a thread ([`Idle`]). Times on both clocks are in nanoseconds.
 
 use std::cell::Cell;
 
@@ -9,7 +9,8 @@ use crate::events::spans::Span;
 /// during these.
 const MAX_SPANS: usize = 1 << 22;
 
-/// The idle times of a GPU, which are the gaps between its pieces of work, in order.
+/// The idle times of a GPU, in order: the gaps between its pieces of work, and the times before the first piece and
+/// after the last one.
 #[derive(Debug, Default)]
 pub(crate) struct IdleSpans {
     spans: Vec<Span>,
@@ -51,8 +52,8 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
-    /// Returns the idle times on the clock of a thread's iterations. `spans` must be in order, and
-    /// `place` converts a time of the record to a time on that clock.
+    /// Converts the idle times `spans` to the clock that runs only during a thread's iterations. `spans` must be in
+    /// order. `place` converts one time to that clock.
     pub(crate) fn new(spans: &[Span], place: impl Fn(u64) -> u64) -> Self {
         let mut idle = Self::default();
         for span in spans {

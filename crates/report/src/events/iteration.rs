@@ -53,12 +53,13 @@ impl Used {
         }
     }
 
-    /// Returns the maximum time for which the thread may have been off the processor during waits
-    /// for the GPU that took `wait` in total. All times are in nanoseconds.
+    /// Returns an estimate of the time for which the thread was off the processor during waits for the GPU that took
+    /// `wait` in total. The estimate assumes the same share of time off the processor as in the measured waits. All
+    /// times are in nanoseconds.
     fn asleep_in(&self, wait: u64) -> u64 {
         match self.waits {
-            // No wait was measured, so the thread may have been off the processor for the whole
-            // time.
+            // No wait was measured. Return the largest possible time, because the thread may have been off the
+            // processor for the whole time.
             0 => wait,
             waits => {
                 let spins = self.ran_in_waits.min(waits);
@@ -299,8 +300,8 @@ impl GpuFrom {
         }
     }
 
-    /// Returns true if GPU time was measured. If kernels are missing from the record, all busy
-    /// times from kernels are 0, so at least one busy time must be above 0.
+    /// Returns true if GPU time was measured. For [`Self::Kernels`], at least one iteration's busy time must be above
+    /// 0, because all busy times are 0 if the kernels are missing from the record.
     pub fn is_measured<'a>(self, mut all: impl Iterator<Item = &'a Iteration>) -> bool {
         self != Self::Kernels
             || all.any(|iteration| iteration.gpu_busy.is_some_and(|busy| busy > 0))
@@ -348,8 +349,8 @@ mod tests {
             };
             iteration.blocked_at_most()
         };
-        // In the first of these checks, the thread sleeps while it waits for the GPU; in the second
-        // check, it spins. In the last two checks, the waits were not measured.
+        // In the first of the next four checks, the thread sleeps while it waits for the GPU. In the second one, it
+        // spins meanwhile. In the third and the fourth one, the waits were not measured.
         assert_eq!(at_most(4_000, 0, 1_000), 6_000);
         assert_eq!(at_most(9_000, 1_000, 1_000), 9_000);
         assert_eq!(at_most(4_000, 0, 0), 10_000);

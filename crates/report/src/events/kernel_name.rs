@@ -76,10 +76,11 @@ pub(crate) fn comparable(name: &str) -> String {
     while let Some(word) = words.next() {
         match word {
             "void" | "const" | ")" => (),
-            // After `&`, the bracket belongs to the address of a function, so skip only the
+            // After `&`, the bracket belongs to the address of a function, as in `&(f<int>(int))`. So skip only the
             // bracket.
             "(" if found.ends_with('&') => (),
-            // In other places, the bracket opens the parameters or the type of a constant.
+            // In other places, the bracket opens the parameters, the type of a constant, or the number of a lambda, as
+            // in `(instance 3)`.
             "(" => {
                 let inside = group(&mut words);
                 let instance = inside.strip_prefix("instance");
@@ -122,8 +123,8 @@ fn words(name: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Takes words up to the bracket that closes the current group, and returns them without that
-/// bracket.
+/// Takes words up to the `)` that closes the group whose `(` was the last word taken. Returns the words inside the
+/// group as one text, without `const` and `void`.
 fn group<'a>(words: &mut impl Iterator<Item = &'a str>) -> String {
     let mut depth = 1;
     let mut inside = String::new();

@@ -28,8 +28,8 @@ impl KernelWindows {
         self.windows[index].1
     }
 
-    /// Returns the index of the last window that began at or before a moment. GPU work that begins after a window's end
-    /// belongs to this window, too, because it was launched in it.
+    /// Returns the index of the last window that began at or before a moment, which may lie after that window's end.
+    /// GPU work that begins between two windows belongs to the first of them, because it was launched in that window.
     pub(crate) fn at(&self, moment: u64) -> Option<usize> {
         let after = self.windows.partition_point(|(start, _)| *start <= moment);
         after.checked_sub(1)

@@ -116,8 +116,8 @@ pub struct LaunchTally<'a> {
     /// Start and end of each piece of GPU work.
     busy: Vec<(u64, u64)>,
     is_too_much: bool,
-    /// True if events are missing from the record. Then the calls and kernels of a whole window are not matched in
-    /// order, because their numbers may be equal by chance.
+    /// True if events are missing from the record. Then the calls and the kernels of a whole window are not matched in
+    /// order, because there may be equally many of both by chance.
     lacks_some: bool,
 }
 
@@ -296,8 +296,8 @@ fn between_idle<'a>(
     found
 }
 
-/// Pairs the calls with the launched kernels, in order. Returns `None` if there are more calls than kernels or the
-/// reverse, or if the kernels of a pair cannot come from its call.
+/// Pairs the calls with the entries of `works`, in order. Each entry stands for all kernels of one call. Returns `None`
+/// if `calls` and `works` have different lengths, or if the kernels of a pair cannot come from its call.
 fn fit<'a>(calls: &'a [LaunchCall], works: &'a [LaunchedKernels]) -> Option<Vec<Pair<'a>>> {
     let is_one = |(call, work): &Pair<'_>| {
         work.first.saturating_add(MAX_CLOCK_ERROR_NS) >= call.start
@@ -415,9 +415,8 @@ mod tests {
         }
     }
 
-    /// Returns the correlation number of each call's kernel, or `None` if it was not found. A
-    /// kernel is given by its correlation number, start and stream. Each thread launches on its own
-    /// stream.
+    /// Returns the correlation number of each call's kernel, or `None` if it was not found. A kernel is given by its
+    /// correlation number, its start in microseconds and its stream. Each thread launches on its own stream.
     fn found(calls: &[LaunchCall], kernels: &[(u32, u64, u16)]) -> Vec<Option<u32>> {
         found_where(calls, kernels, false)
     }
@@ -474,8 +473,8 @@ mod tests {
         ];
         let expected = [Some(1), None, Some(7), Some(8)];
         assert_eq!(found(&calls, &kernels), expected);
-        // In this test the GPU always has work queued, so it is never idle, and the order of
-        // kernels does not show which call launched which kernel.
+        // Now all kernels begin after the call at 200, so no idle moment lies between kernels of different calls. Then
+        // nothing shows which of the calls is missing, so no call is matched.
         let behind =
             kernels.map(|(number, _, stream)| (number, 200 + u64::from(number) * 4, stream));
         assert_eq!(found(&calls, &behind), [None; 4]);

@@ -1,5 +1,5 @@
-//! The contents of a record before any analysis: data about the process, its iterations and
-//! windows. Also the data structures that the passes over the record share.
+//! The contents of a record: data about the process, its iterations and windows, and its stack samples. Also data
+//! structures that other modules use while they read a record, such as tables of busy times and of launches.
 
 pub(crate) mod batch;
 pub(crate) mod busy;

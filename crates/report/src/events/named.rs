@@ -60,7 +60,7 @@ impl Ns {
     }
 }
 
-/// Returns totals by name, the longest time first. Totals with the same name are added up.
+/// Returns totals by name, sorted by total time, the largest first. Totals with the same name are added up.
 pub(crate) fn ranked(named: impl Iterator<Item = Named>) -> Vec<Named> {
     let mut by_name: HashMap<String, Named> = HashMap::new();
     for more in named {

@@ -56,8 +56,8 @@ pub(crate) struct Qualified {
     /// For each iteration, the reason why the figures leave it out, or `None` if they include it. The list is empty
     /// if the figures include all iterations.
     why: Vec<Option<Unqualified>>,
-    /// For each iteration, the number of iterations before it that the figures include. The last entry is the number
-    /// of all iterations that they include.
+    /// For each iteration, the number of iterations before it that the figures include. One more entry at the end is
+    /// the number of all iterations that the figures include. The list is empty if `why` is empty.
     before: Vec<usize>,
 }
 
@@ -105,7 +105,7 @@ impl Qualified {
         self.why.is_empty()
     }
 
-    /// Returns true if the figures include any iteration from the index `first` to the index `last`.
+    /// Returns true if the figures include at least one of the iterations from the index `first` to the index `last`.
     pub(crate) fn has_any(&self, first: usize, last: usize) -> bool {
         match (self.before.get(first), self.before.get(last + 1)) {
             (Some(before), Some(until)) => before < until,

@@ -17,8 +17,8 @@ pub trait Recording {
         Origin::default()
     }
 
-    /// Passes every string and event to `each`, in the same order in each call. The events of a
-    /// thread come nearly in the order of their ends.
+    /// Passes every string and event to `each`, and returns the damage that was found in the record. If `read` is
+    /// called again, the order is the same. The events of a thread come nearly in the order of their ends.
     ///
     /// # Errors
     /// Returns an error if the events cannot be read.

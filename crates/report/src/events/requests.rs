@@ -47,14 +47,15 @@ pub(crate) struct Candidates {
     names: HashMap<StringId, bool>,
     /// True if the record does not contain the streams on which calls worked.
     pub lacks_streams: bool,
-    /// For each thread that has given no work to the GPU since its last wait for the GPU: the kind of that wait, and
-    /// its stream.
+    /// For each thread that has given no work to the GPU since a wait for the GPU: the kind and the stream of the
+    /// latest such wait. If one of these waits was for the whole context, it is stored instead of the latest.
     drained: HashMap<u32, (Wait, u64)>,
     /// Threads that gave work to the GPU at least once in the record.
     workers: HashSet<u32>,
     functions: Vec<(u32, Span)>,
-    /// Calls that wait for the GPU: the thread, the time span, and true if all work that the thread
-    /// had launched had already ended when the call began.
+    /// Calls that wait for the GPU, although their thread has given it no work since an earlier wait: the thread, the
+    /// time span, and true if the earlier wait covers everything that the call waits for. If true, the thread's own
+    /// work had already ended when the call began.
     calls: Vec<(u32, Span, bool)>,
     /// For each thread, the end of its latest call.
     ended: HashMap<u32, u64>,
@@ -214,8 +215,8 @@ fn may_be_sleep(clock: &Clock, ticks: u64) -> bool {
 }
 
 impl Requests {
-    /// Returns the time for which a thread waited for requests within a span, and the part of that
-    /// time that it spent in calls. All times are in ticks.
+    /// Returns the time for which a thread waited for requests within a span, and the part of that time that it spent
+    /// in calls that wait for the GPU. All times are in ticks.
     pub(crate) fn within(&self, thread: u32, span: Span) -> (u64, u64) {
         let of = |spans: &HashMap<u32, Vec<Span>>| {
             let spans = spans.get(&thread).map_or(&[][..], Vec::as_slice);

@@ -88,8 +88,8 @@ impl Spans {
             return None;
         }
         let rest = self.spans.get(first..)?;
-        // Few spans extend into the iteration after the first one, so search for the last iteration
-        // only if this span does.
+        // Few spans extend beyond the first iteration that they overlap, so search for the last iteration only if this
+        // span does.
         let more = match rest.get(1) {
             Some(next) if next.start < span.end => {
                 rest.partition_point(|other| other.start < span.end) - 1

@@ -75,10 +75,10 @@ pub struct Totals {
     pub gil_forced: u64,
     pub functions: HashMap<StringId, Total>,
     pub ranges: HashMap<(StringId, StringId), Total>,
-    /// Number of events that are in no total by name because a limit was reached.
+    /// Number of events whose function or range has no entry in `functions` or `ranges`, because the map was full
+    /// (`MAX_NAMES`).
     pub left_out: u64,
-    /// Number of events that are missing from the record, according to events that report such
-    /// losses.
+    /// Number of events that the recorder dropped: the sum of the numbers in the record's [`What::Dropped`] events.
     pub dropped: u64,
     pub events: u64,
 }
@@ -286,8 +286,8 @@ impl<'a> Tally<'a> {
     }
 
     /// Adds an activity of a thread to the first and the last iteration that it overlaps. An iteration of another
-    /// thread is left out. An iteration that the activity covers entirely is left out, too, because the activity does
-    /// not explain the iteration's time.
+    /// thread is left out. An iteration that begins after the activity and ends before it is left out, too: an activity
+    /// around whole iterations, such as a range around a loop, does not explain why one of them is slow.
     fn own(&mut self, thread: u32, event: &Event, cause: Cause) {
         let span = span(event);
         let Some((first, last)) = self.timeline.reach(&span) else {
@@ -319,8 +319,8 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Adds a garbage collection to every iteration that it overlaps, because it stops all Python
-    /// code.
+    /// Adds a garbage collection to every iteration that it overlaps, also to those of other threads, because it stops
+    /// all Python code.
     fn collection(&mut self, event: &Event, generation: u16) {
         let span = span(event);
         let Some((first, last)) = self.timeline.reach(&span) else {
@@ -354,8 +354,8 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Adds a time for which a thread held the GIL. If the time overlaps a slow iteration of another thread, the
-    /// overlap is stored, too.
+    /// Adds a time for which a thread held the GIL. If the time overlaps one of the slowest iterations (`watched`) and
+    /// another thread ran that iteration, the overlap is stored as a possible cause of the iteration's slowness.
     fn hold(&mut self, thread: u32, event: &Event) {
         self.totals.gil_hold.add(event.duration);
         if self.totals.holds.len() < MAX_NAMES || self.totals.holds.contains_key(&thread) {

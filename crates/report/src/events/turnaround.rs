@@ -19,7 +19,8 @@ const MAX_THREADS: usize = 256;
 /// through a single stream.
 const MIN_ONE_STREAM_SHARE: f64 = 0.95;
 
-/// The effect of a CUDA call on the stream that it uses: after some calls, the stream is empty.
+/// The effect of a CUDA call on the stream that it uses. A launch gives the stream work. After a wait or a blocking
+/// copy, the stream has no work left: it is empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Drains {
     #[default]
@@ -48,8 +49,9 @@ impl Drains {
     }
 }
 
-/// Time from the end of a host wait or a blocking copy to the next launch in the same iteration, summed over all waits
-/// and copies. The tally counts in ticks of the record's clock; the report converts the sums to nanoseconds.
+/// Time from the end of a host wait or a blocking copy to the next launch of the same thread in the same iteration,
+/// summed over all waits and copies. Delays that have findings of their own, such as garbage collections, are left out.
+/// `Turnarounds` counts in ticks of the record's clock; the report converts the sums to nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Turnaround {
     pub after_waits: u64,
@@ -76,9 +78,9 @@ pub(crate) struct Turnarounds {
     rows: [Drains; 256],
     empty: HashMap<u32, Empty>,
     launches: HashMap<(u32, u64), u64>,
-    /// The latest launches, which were all made by one thread on one stream: the thread, the stream, and the number
-    /// of launches. That number is not yet in `launches`. Consecutive launches usually have the same thread and
-    /// stream, so this field saves look-ups in `launches`.
+    /// The latest launches in a row that one thread made on one stream: the thread, the stream, and the number of
+    /// launches. That number is not yet in `launches`. Consecutive launches usually have the same thread and stream,
+    /// so this field saves look-ups in `launches`.
     latest: ((u32, u64), u64),
     found: Turnaround,
 }

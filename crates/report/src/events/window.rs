@@ -15,8 +15,7 @@ pub struct Window {
     /// The number of the window's first iteration.
     pub first: u64,
     /// The number of the window's last iteration.
-    // For a window that was never closed: the last iteration before the next window or, without a
-    // next window, the last iteration in the record.
+    // If the record lacks the window's end, this is the highest number in `iterations`, or `first` if that is empty.
     pub last: u64,
     /// True if the record contains the end of the window.
     pub closed: bool,
@@ -84,8 +83,8 @@ impl Window {
     }
 
     /// Returns the number of the window's iterations that are missing in the record. The recorder skips an iteration if
-    /// the next one begins before the end of the first is noticed, as may happen if several threads run iterations at
-    /// once. Returns 0 if the record has no iteration of the window.
+    /// the next one begins before the recorder has noticed the iteration's end, as may happen if several threads run
+    /// iterations at once. Returns 0 if the record has no iteration of the window.
     pub fn gaps(&self) -> u64 {
         match self.iterations.len() as u64 {
             0 => 0,

@@ -25,7 +25,7 @@ pub struct GpuWork {
     pub ns: u64,
 }
 
-/// The kind of a piece of GPU work, with the values that not all kinds have.
+/// The kind of a piece of GPU work, with the values that only this kind of work has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GpuWorkKind {
     Kernel { name: StringId, correlation: u32 },

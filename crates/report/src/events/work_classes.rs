@@ -28,8 +28,8 @@ const ODD_ONE_IN: usize = 20;
 /// similar numbers of launches.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WorkClasses {
-    /// The classes of each phase, sorted by number of launches. A class is given by the smallest number of launches of
-    /// its iterations and by its index in `classes`.
+    /// For each phase, its classes, sorted by number of launches. Each class is a pair: the smallest number of launches
+    /// among its iterations, and its index in `classes`.
     by_phase: BTreeMap<Option<Phase>, Vec<(u32, usize)>>,
     classes: Vec<WorkClass>,
 }
@@ -43,7 +43,7 @@ struct WorkClass {
     busy: u64,
     /// Number of iterations without recorded kernels.
     others: u64,
-    /// Total time of the iterations without recorded kernels.
+    /// Total time of the iterations without recorded kernels, except waits for requests.
     took: u64,
     /// True if the class's iterations with and without recorded kernels have similar mean numbers of launches (see
     /// [`MAX_LAUNCH_DIFFERENCE`]). Then they are assumed to do the same work.
@@ -204,8 +204,8 @@ mod tests {
         let classes = WorkClasses::new(all.iter());
         assert!((classes.unknown_share() - 0.2).abs() < 1e-9);
         assert!((classes.busy_share().unwrap() - 0.95).abs() < 1e-9);
-        // In this test, the numbers of launches grow in small steps, so there is only one class.
-        // But its iterations with and without recorded kernels differ on average.
+        // Here the numbers of launches grow by 1 from iteration to iteration, so there is only one class. But its
+        // iterations with recorded kernels have far fewer launches on average than those without, so it is not known.
         let with = (100..150).flat_map(|launches| some(1, launches, 1000, Some(10)));
         let without = (150..250).flat_map(|launches| some(1, launches, 1000, None));
         let all: Vec<_> = with.chain(without).collect();

@@ -1,4 +1,5 @@
-//! Findings on ranks that wait for each other in collectives, and on the transfers of collectives.
+//! Findings on ranks that wait for each other in collectives, and on the transfers of collectives. A collective's
+//! transfer is the time that it takes once all ranks have come to it.
 
 use super::definition::JobAnalyses;
 use super::evidence::Evidence;
@@ -103,8 +104,8 @@ pub(crate) fn skew(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement
     }
 }
 
-/// Returns the index of the slowest process, if at least [`MIN_NAMED_GAIN`] of the time would be saved
-/// if it came to collectives together with the others; otherwise `None`.
+/// Returns the index of the process that delays the others most. Returns `None` if less than [`MIN_NAMED_GAIN`] of the
+/// time would be saved if that process came to collectives together with the others.
 pub(crate) fn latest(arrivals: &Arrivals) -> Option<usize> {
     let mut slowest = arrivals.slowest().into_iter();
     slowest.find(|place| arrivals.gain(*place) >= MIN_NAMED_GAIN)

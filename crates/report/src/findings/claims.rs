@@ -14,7 +14,7 @@ use crate::ledger::{Claim, IDLE, LedgerKind, LedgerRow, other_idle};
 /// A description of the ledger rows whose time a rule's finding explains. A ledger lists the time
 /// of iterations by cause; explained rows are called claimed.
 pub(crate) enum ClaimRule {
-    /// No rows, because the rule does not explain on what time is spent.
+    /// No rows: the rule's finding claims no time of the ledger.
     None,
     /// All rows in the host's ledger that have one of the given kinds.
     Host(&'static [LedgerKind]),
@@ -54,8 +54,8 @@ pub enum LedgerSide {
 }
 
 impl ClaimRule {
-    /// Returns those ledger rows of a process whose time this rule explains ("claims"), the row
-    /// with the most time first.
+    /// Returns those ledger rows of a process whose time this rule explains ("claims"). If a cause of GPU idle time is
+    /// too small for a row of its own, the row that sums up such small causes is claimed instead, and comes last.
     pub(crate) fn claim(&self, one: &Evidence<'_>) -> Vec<ClaimedRow> {
         let ledger = &one.process.ledger;
         let row = |side, row: &LedgerRow, ns: u64| ClaimedRow {

@@ -53,7 +53,7 @@ pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
     // share of the calls that compile in the ledger (time by cause) instead, or the share of samples in torch.compile's
     // compiler if that is greater.
     let (share, longer, cost) = if steps.len() * 2 > all {
-        // Many of these calls are made by the compiler that the samples show, so the two shares are not added.
+        // torch.compile's compiler makes many of the calls that compile. The two shares overlap, so do not add them.
         let calls = process.ledger.host_share(LedgerKind::Compilation);
         let share = calls.max(recompiles.share);
         let cost = format!("for {} of the time", Share(share));
@@ -101,7 +101,8 @@ fn activity(one: &Evidence<'_>, steps: &[&Iteration], recompiles: &Recompiles) -
     }
 }
 
-/// Returns the names of the functions that load or compile code, the one with the most time first.
+/// Returns the names of the CUDA functions that load or compile code, the one with the most time first. At most
+/// [`MAX_NAMED`] functions are named.
 fn functions(one: &Evidence<'_>) -> String {
     let rows = &one.process.facts.calls;
     let mut calls: Vec<_> = (one.process.calls.calls.iter())

@@ -79,8 +79,9 @@ pub(super) enum Judge {
     /// The function judges each process separately. The finding's loss contains no waits for a processor, so these are
     /// not subtracted from it. For example, the ledger (time by cause) lists these waits in rows of their own.
     Undelayed(fn(&Evidence<'_>) -> Judgement),
-    /// The function judges each process separately. The finding's loss is an upper bound of the time of the GPU that a
-    /// fix would save. So a finding with another loss comes first, and the confidence is at most medium.
+    /// The function judges each process separately. The finding's loss is only an upper bound of the time that a fix
+    /// would save. So the confidence is at most medium, and `remove_upper_bounds` may remove the loss, so that another
+    /// cause with a loss comes first.
     AtMost(fn(&Evidence<'_>) -> Judgement),
     /// The function judges all processes of the job together.
     All(fn(&[Evidence<'_>], JobAnalyses<'_>) -> Judgement),

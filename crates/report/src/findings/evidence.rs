@@ -1,5 +1,5 @@
-//! Figures of one process by which rules are judged. Shares are fractions of the total time of
-//! iterations.
+//! Figures of one process by which rules are judged. Unless a comment says otherwise, shares are fractions of the total
+//! time of iterations, without waits for requests.
 
 use std::cell::OnceCell;
 
@@ -165,8 +165,9 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns true if GPU idle time is known only from iterations that became longer because
-    /// kernels were recorded in them.
+    /// Returns true if GPU idle time comes from iterations that recording is assumed to have made longer. That is so if
+    /// they are longer than those without recorded kernels (see [`MAX_STRETCH`]), or if there are none to compare with.
+    /// In the trace of another profiler, its estimated cost decides (see [`SMALL_COST`]).
     fn is_stretched(&self) -> bool {
         if let Some(cost) = self.process.profiler_share() {
             return cost > SMALL_COST;
@@ -212,8 +213,8 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns a time in nanoseconds as a fraction of the iterations' total time. The fraction is
-    /// at most 1.
+    /// Returns a time in nanoseconds as a fraction of the iterations' total time without waits for requests. The
+    /// fraction is at most 1.
     pub(crate) fn share(&self, ns: u64) -> f64 {
         self.sum.share(ns).min(1.0)
     }
@@ -263,10 +264,9 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns true if the GPU has always finished its work before the host waits for it. That is
-    /// so if the iterations' thread waits in each iteration until a stream is empty, but spends
-    /// hardly any time in these waits. In that case, only the host's time decides how long an
-    /// iteration takes.
+    /// Returns true if the GPU has always finished its work before the host waits for it. That is assumed if the
+    /// iterations' thread waits in nearly every iteration (see [`MIN_DRAINED`]) until a stream is empty, but spends
+    /// hardly any time in these waits. In that case, only the host's time decides how long an iteration takes.
     pub(crate) fn gpu_ends_first(&self) -> bool {
         let drains = self.calls(|row| row.waits_for().is_some_and(|wait| wait != Wait::Event));
         let wait = self.iterations().filter(|iteration| iteration.wait > 0);
@@ -365,7 +365,8 @@ impl<'a> Evidence<'a> {
         lost
     }
 
-    /// Returns averages over the recorded kernels of the process, or `None` if kernels were not recorded.
+    /// Returns averages over the recorded kernels of the process. Returns `None` if kernels were not recorded, or if
+    /// the record does not show how long the GPU was busy, for example because too many kernels are missing.
     pub(super) fn kernels(&self) -> Option<KernelAverages> {
         let taken = self.process.kernels.window.as_ref()?;
         self.process.gpu.busy?;
@@ -413,11 +414,13 @@ impl<'a> Evidence<'a> {
     }
 }
 
-/// Time that all iterations lost to one cause, in nanoseconds.
+/// Time that all iterations lost to one cause, and the effect of that cause on slow iterations. An iteration is slow
+/// if its time exceeds [`SLOW_RATIO`] times the median.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Lost {
+    /// Total time lost, in nanoseconds.
     pub total: u64,
-    /// Number of slow iterations, which take far longer than the median.
+    /// Number of slow iterations.
     pub slow: u64,
     /// Number of slow iterations in which this cause explains at least half of the time beyond the median.
     pub hit: u64,

@@ -222,7 +222,8 @@ fn beside_displaced_launches(one: &Evidence<'_>) -> BTreeSet<u64> {
     let all = || one.process.windows.iter().flat_map(|one| &one.iterations);
     let mut by_phase: HashMap<_, Vec<u64>> = HashMap::new();
     for iteration in all() {
-        // The finding is about decode iterations without a graph, so these iterations are left out of the median.
+        // Decode iterations without a graph may be the ones that the finding is about. They would lower the median, so
+        // leave them out.
         let graphs = iteration.launching.graphs;
         if graphs > 0 || phase(iteration) != Some(Phase::Decode) {
             let counts = by_phase.entry(phase(iteration)).or_default();

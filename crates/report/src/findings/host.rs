@@ -32,9 +32,9 @@ const MIN_QUEUED_LAUNCH_NS: u64 = 10_000;
 /// launches work faster than the GPU runs it.
 const MIN_AHEAD_SHARE: f64 = 0.5;
 
-/// Minimum number of waits per iteration for the finding on waits.
+/// Minimum number of waits for the GPU per iteration for the finding `host-waits`.
 const MIN_WAITS: f64 = 3.0;
-/// Minimum number of blocking copies per iteration for the finding on copies.
+/// Minimum number of blocking copies per iteration for the finding `blocking-copies`.
 const MIN_COPIES: f64 = 2.0;
 /// Minimum share of the time, as a fraction, in which the GPU is idle during and after waits or
 /// copies, for a finding on these.
@@ -42,7 +42,8 @@ const MIN_IDLE_SHARE: f64 = 0.1;
 
 /// Minimum number of calls per iteration that allocate or free memory, for the finding on allocations.
 const MIN_ALLOCATIONS: f64 = 0.5;
-/// Minimum share of the time that these calls take, as a fraction, for the finding on allocations.
+/// Minimum share of the time, as a fraction, that calls which allocate or free memory take, for the finding on
+/// allocations.
 const MIN_ALLOCATING_SHARE: f64 = 0.01;
 
 pub(crate) fn launch_bound_when() -> String {

@@ -30,7 +30,8 @@ pub(crate) const FAULTS_RULE: &str = "page-faults";
 /// Name of the finding `preempted`: a thread was ready to run but waited for a processor.
 pub(crate) const DELAYED_RULE: &str = "preempted";
 
-/// Minimum number of copies per iteration for the finding on small copies.
+/// Minimum number of copies per iteration for the finding on small copies. The finding on few but large copies requires
+/// fewer copies than this.
 const MIN_COPIES: f64 = 8.0;
 /// Maximum mean size of the copies, in bytes, for the finding on small copies.
 const MAX_SMALL_COPY: u64 = 64 << 10;
@@ -49,7 +50,7 @@ const MIN_LONG_COPYING: f64 = 0.1;
 /// fraction, for the finding on large batches.
 const MIN_LARGE_BATCHES: f64 = 0.5;
 
-/// Name of the finding `gpu-idle`: the GPU is idle for unknown reasons.
+/// Name of the finding `gpu-idle`: the GPU is idle, and no other finding says why.
 pub(crate) const IDLE_RULE: &str = "gpu-idle";
 
 /// Minimum share of the time in which the GPU is idle, as a fraction, for the finding `gpu-idle`.

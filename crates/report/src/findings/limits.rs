@@ -31,8 +31,8 @@ pub(super) struct LostLimits {
 }
 
 impl LostLimits {
-    /// Returns true if a cause that costs `share` of the time, as a fraction, reaches these limits. `lost` says how much
-    /// of the time of slow iterations the cause explains.
+    /// Returns true if a cause that costs `share` of the time, as a fraction, reaches these limits. `lost.of_slow` is
+    /// the share of the cause in the time by which slow iterations exceed the median.
     pub(super) fn are_reached(&self, share: f64, lost: &Lost) -> bool {
         share >= self.any || share >= self.explaining && lost.of_slow >= MIN_SHARE_OF_SLOW
     }

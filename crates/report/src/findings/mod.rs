@@ -291,9 +291,9 @@ fn subtract_loss(findings: &mut [Finding], (name, least): (&str, f64), explained
     (explained - loss).max(0.0)
 }
 
-/// Withdraws the finding on host code if there is a finding on waits for the GPU inside iterations. Without
-/// recorded kernels, or samples that name a function, GPU idle time during host code cannot be
-/// distinguished from idle time after such waits.
+/// Withdraws the finding on host code if a finding on waits for the GPU or on blocking copies holds, and the record has
+/// neither kernels nor samples that name a function. Without these, GPU idle time during host code cannot be
+/// distinguished from idle time after such waits and copies.
 fn withdraw_code_after_waits(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let is_named = |one: &Evidence<'_>| one.process.ledger.details.claims.code_in.are_known();
     let waits = |finding: &Finding| {
@@ -407,7 +407,7 @@ fn separate_idle(findings: &mut [Finding]) {
     }
 }
 
-/// Withdraws the finding on a GPU that mostly copies, if any finding on a cause holds.
+/// Withdraws the finding `copy-bound` (the GPU copies for much of the time) if any finding on a cause holds.
 fn withdraw_explained_copies(findings: &mut [Finding]) {
     let is_cause = |finding: &Finding| {
         finding.verdict == Verdict::Yes && finding.rule.kind == FindingKind::Cause
@@ -471,7 +471,7 @@ fn advise_stacks(findings: &mut [Finding], all: &[Evidence<'_>]) {
 }
 
 /// Reduces the losses of causes so that their total is at most 1, which is all of the time. From the largest loss to
-/// the smallest, each loss is cut to the share of the time that the larger losses leave.
+/// the smallest, each loss is limited to 1 minus the sum of the larger losses.
 fn limit_losses(findings: &mut [Finding]) {
     let is_cause = |finding: &&mut Finding| {
         finding.verdict == Verdict::Yes && finding.rule.kind == FindingKind::Cause
@@ -590,7 +590,8 @@ fn combine<'a, 'b: 'a>(
 mod tests {
     use super::*;
 
-    /// Returns a finding that holds, and that claims GPU idle time: for each cause, the time in nanoseconds.
+    /// Returns a finding of the rule `name` that holds. `claims` contains the causes of GPU idle time that the finding
+    /// claims, each with its time in nanoseconds.
     fn claiming(name: &str, loss: f64, claims: &[(&str, u64)]) -> Finding {
         let rule = RULES.iter().find(|rule| rule.name == name).unwrap();
         let row = |&(cause, ns): &(&str, u64)| ClaimedRow {

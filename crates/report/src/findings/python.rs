@@ -43,8 +43,9 @@ pub(crate) fn gil(one: &Evidence<'_>) -> Judgement {
     judge(one, &what, one.lost(|iteration| iteration.gil_wait))
 }
 
-/// Judges a process without any recorded collection or wait for the GIL. Returns `No` if a record of tllmprof shows
-/// that the process does not run Python, otherwise `Unknown` with the reason `what`.
+/// Judges one of the two rules for a process whose record lacks the data for it: garbage collections, or waits for and
+/// holds of the GIL. Returns `No` if a record of tllmprof shows that the process does not run Python, otherwise
+/// `Unknown` with the reason `what`.
 fn without(one: &Evidence<'_>, what: &str) -> Judgement {
     let facts = &one.process.facts;
     if facts.software.python.is_empty() && !facts.software.library.is_empty() {

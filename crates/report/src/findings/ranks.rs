@@ -129,8 +129,8 @@ fn share_of(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
-/// Returns text about the slowest rank's batches; empty if they do not differ from those of the
-/// other ranks.
+/// Returns text about the mean number of tokens in the slowest rank's batches. The text is empty if that number hardly
+/// differs from the mean of the other ranks (see [`MIN_EXCESS`]), or if batches are unknown.
 fn work(slowest: &Evidence<'_>, all: &[Evidence<'_>]) -> String {
     let others = all.iter().filter(|one| one.place != slowest.place);
     let others: Option<Vec<_>> = others.map(tokens).collect();
@@ -188,8 +188,8 @@ fn causes(one: &Evidence<'_>, rules: &[Rule]) -> f64 {
     };
     let all = rules.iter().filter(is_one);
     let all: f64 = all.filter_map(loss).sum();
-    // Both rules count the launches of iterations that ran without their graph. So the smaller loss counts as a part of
-    // the larger one.
+    // The rules `eager-fallback` and `launch-bound` both count the launches of iterations that ran without their graph.
+    // So the smaller of their losses counts as a part of the larger one.
     let of_rule = |name| rules.iter().find(|rule| rule.name == name).and_then(loss);
     let shared = of_rule(FALLBACK_RULE).zip(of_rule(LAUNCH_RULE));
     all - shared.map_or(0.0, |(fallback, launches)| fallback.min(launches))

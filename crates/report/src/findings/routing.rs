@@ -9,9 +9,9 @@ use crate::routing::LayerLoad;
 /// if the router sent each token to a random expert. The ratio is a mean over the layers.
 const MIN_IMBALANCE: f64 = 1.5;
 
-/// Reason for an unknown loss. The loss cannot be found by comparing steps inside and outside windows, because they
-/// differ not only in the imbalance: outside windows the loads are counted, which costs time; inside windows the
-/// experts are balanced and the steps are recorded.
+/// Reason for an unknown loss. With `--perfect-router=window`, experts are balanced only inside windows. But comparing
+/// steps inside and outside windows does not give the loss, because these steps differ in more than the balance:
+/// outside windows the loads are counted, and inside windows the steps are recorded. Both cost time.
 const UNKNOWN_LOSS: &str = "what it costs is not known: inside windows experts are balanced, outside steps are not recorded";
 
 pub(crate) fn imbalance_when() -> String {
@@ -55,6 +55,7 @@ pub(crate) fn imbalance(one: &Evidence<'_>) -> Judgement {
 struct Load {
     /// Load of the busiest expert, divided by the layer's mean load per expert.
     of_mean: f64,
+    /// Load of the busiest expert, divided by the largest load that chance could cause (see [`MIN_IMBALANCE`]).
     beyond: f64,
 }
 

@@ -132,8 +132,8 @@ fn order(one: &Evidence<'_>, pair: &StreamPair) -> Option<String> {
     })
 }
 
-/// Returns the function of the program in which the host waits by `call`, as samples or marked functions show it.
-/// `None` if it is not known, or if the host waits in several functions.
+/// Returns the function of the program that makes the waits with the CUDA function `call`, as stack samples or marked
+/// functions show it. Returns `None` if the function is not known, or if several functions make these waits.
 fn waiting_function<'a>(one: &Evidence<'a>, call: &str) -> Option<&'a str> {
     let rows = one.process.ledger.host.iter();
     let rows = rows.filter(|row| row.kind == LedgerKind::Wait && row.cause.contains(call));

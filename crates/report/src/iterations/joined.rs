@@ -8,8 +8,8 @@ use crate::events::raw::RawIteration;
 use crate::events::tally::InIteration;
 
 /// Returns the iterations, each with the results of all passes over the record. `inside` contains the results from
-/// calls and Python events, and `kernels` the results from recorded kernels. `gpu` contains the numbers of iterations
-/// whose GPU time CUDA events measured, each with that time.
+/// calls and Python events, and `kernels` the results from recorded kernels. `gpu` contains the iterations whose GPU
+/// time CUDA events measured: the number of each, in ascending order, with that time in nanoseconds.
 pub(crate) fn whole(
     raw: &[RawIteration],
     inside: &[InIteration],

@@ -88,8 +88,8 @@ pub struct Sum {
     pub totals: Totals,
 }
 
-/// Totals over all iterations, in nanoseconds. The last two fields are shares of the time of the iterations without
-/// recorded kernels, as fractions.
+/// Totals over all qualifying iterations, in nanoseconds. The fields `unlike` and `busy_share` are fractions of the
+/// time of those iterations that have no recorded kernels.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Totals {
     pub idle: u64,
@@ -201,16 +201,17 @@ impl Sum {
         }
     }
 
-    /// Returns true if the recorded kernels also represent the iterations without recorded kernels.
-    /// That is so if at most `MAX_UNLIKE` of these iterations' time is in iterations with another
-    /// kind of work.
+    /// Returns true if the recorded kernels also represent the iterations without recorded kernels. That is so if at
+    /// most `MAX_UNLIKE` of the time of the iterations without recorded kernels is in iterations with a kind of work
+    /// of which no kernels were recorded.
     pub fn is_alike(&self) -> bool {
         self.totals.unlike <= MAX_UNLIKE
     }
 
     /// Returns the share of time for which the GPU is busy, in iterations without recorded kernels. The share is
-    /// estimated from iterations with recorded kernels and the same kind of work. Returns `None` if these iterations do
-    /// not represent the iterations without recorded kernels (see [`Self::is_alike`]).
+    /// estimated from iterations with recorded kernels and the same kind of work. Returns `None` if it cannot be
+    /// estimated, because too few iterations do the same kind of work (see [`Self::is_alike`]) or all iterations have
+    /// recorded kernels.
     pub fn busy_share(&self) -> Option<f64> {
         self.totals.busy_share.filter(|_| self.is_alike())
     }
@@ -221,7 +222,8 @@ impl Sum {
         count as f64 / self.iterations.max(1) as f64
     }
 
-    /// Returns a time in nanoseconds as a fraction of the total time of all iterations.
+    /// Returns a time in nanoseconds as a fraction of the total time of the qualifying iterations, without their waits
+    /// for requests.
     pub fn share(&self, part: u64) -> f64 {
         let all = self.time.mean as f64 * self.iterations as f64;
         if all > 0.0 { part as f64 / all } else { 0.0 }

@@ -49,8 +49,8 @@ pub(crate) fn windows(windows: &[Window], own: Option<f64>, lines: &mut Lines) {
             false => format!(" of {all}"),
         };
         let many = if all == 1 { "" } else { "s" };
-        // A window of the flight recorder contains iterations from before a trigger. Such a window is short, and its
-        // line has no room for a rate.
+        // A window of the flight recorder contains the iterations before another window, or before the end of the
+        // process. Its line has no room for a rate beside the words `flight recorder`.
         let (past, rate) = match window.past {
             true => (" (flight recorder)", None),
             false => ("", sum.per_second),
@@ -221,7 +221,8 @@ fn some_outside(what: &str, some: &OutsideSum, lines: &mut Lines) {
 }
 
 /// Returns a remark if the median iteration time after the window differs from that in the window by more than the
-/// factor [`MIN_CHANGE_RATIO`]. Returns `None` otherwise, or if there are too few iterations after the window.
+/// factor [`MIN_CHANGE_RATIO`]. Returns `None` otherwise. Also returns `None` if there are too few iterations after the
+/// window, or if kernels were recorded in all iterations of the window, because that makes iterations longer.
 fn changed(sum: &Sum, outside: &Outside) -> Option<String> {
     let after = outside
         .after

@@ -177,8 +177,9 @@ impl Repeated {
 }
 
 /// Returns the repeated blocks that cover the most elements. If blocks of several lengths cover equally many, the
-/// shortest blocks are returned. Returns `None` if no blocks repeat [`MIN_BLOCKS`] times, if the best blocks cover less
-/// than [`MIN_SHARE`] of the elements, or if each of them is a single repeated element.
+/// shortest blocks are returned. Returns `None` if there are more than [`MAX_KERNELS_IN_ITERATION`] elements, if no
+/// block occurs [`MIN_BLOCKS`] times in a row, if the best blocks cover less than [`MIN_SHARE`] of the elements, or if
+/// all elements of the best block are equal.
 fn repeated<T: PartialEq>(all: &[T]) -> Option<Repeated> {
     if all.len() > MAX_KERNELS_IN_ITERATION {
         return None;
@@ -273,8 +274,7 @@ mod tests {
         assert_eq!(found("abcdabcdabcdabch"), Some((0, 4, 3, 3)));
         // The element `b`, which repeats inside a block, is not a block of its own.
         assert_eq!(found("xabbbcabbbcabbbcy"), Some((1, 5, 3, 0)));
-        // Blocks of one layer and blocks of two layers both match, so the shorter blocks are
-        // returned.
+        // The blocks `ab` and the blocks `abab` cover equally many elements, so the shorter blocks are returned.
         assert_eq!(found("abababababab"), Some((0, 2, 6, 0)));
     }
 

@@ -17,8 +17,8 @@ pub(crate) fn are_comparable(runs: [&Kernels; 2]) -> bool {
     (runs.iter()).all(|kernels| kernels.steps() > 0 && kernels.has_times())
 }
 
-/// Returns the kernels whose time per iteration differs most between the runs, and the kernels
-/// whose names are in `asked`.
+/// Returns the kernels whose time per iteration differs most between the runs, and the kernels whose names are in
+/// `asked`. Returns no kernels if the runs are not comparable (see [`are_comparable`]).
 pub(crate) fn changes(runs: [&Kernels; 2], asked: &[&str]) -> Vec<PartChange> {
     let steps = runs.map(Kernels::steps);
     if !are_comparable(runs) {
@@ -63,8 +63,8 @@ pub(crate) fn changes(runs: [&Kernels; 2], asked: &[&str]) -> Vec<PartChange> {
         .collect()
 }
 
-/// Joins rows of the same kernel whose names differ between the two runs because different
-/// demanglers wrote them.
+/// Joins two rows of different runs if their names are forms of the same kernel name that different demanglers wrote.
+/// Only rows that one run lacks are joined, and only if each run has exactly one such row for that kernel name.
 fn pair_by_other_names(rows: &mut Vec<(&str, [Option<&KernelTotal>; 2])>) {
     let mut lonely: BTreeMap<String, [Vec<usize>; 2]> = BTreeMap::new();
     for (place, (name, sides)) in rows.iter().enumerate() {

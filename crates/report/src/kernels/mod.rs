@@ -367,9 +367,9 @@ fn longest(
     }
 }
 
-/// Returns for each iteration true if it lies in a window with recorded kernels. If the record lost
-/// the closing of a window, the window extends to the last iteration with work. If it also lost the
-/// opening, the window begins at the first iteration with work.
+/// Returns for each iteration true if it lies in a window with recorded kernels. If the record lacks the closing of a
+/// window, the window extends to the last iteration with GPU work. If the record lacks the openings of all windows, one
+/// window extends from the first iteration with GPU work to the last.
 fn inside(edges: Vec<WindowEdge>, raw: &[RawIteration], devices: &[DeviceActivity]) -> Vec<bool> {
     let mut windows = pairs(edges);
     windows.sort_by_key(|window| window.first);

@@ -45,7 +45,7 @@ pub struct Kernels {
     pub devices: Vec<DeviceSum>,
 }
 
-/// Times of a GPU in the iterations in which kernels were recorded, in nanoseconds.
+/// Times of a GPU, in nanoseconds, in the iterations that have recorded kernels and that the report's figures include.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceSum {
     pub device: u8,
@@ -230,7 +230,8 @@ impl Kernels {
         self.window.as_ref().is_some_and(KernelSum::has_times)
     }
 
-    /// Returns the number of all recorded kernels, both in iterations and between them.
+    /// Returns the number of recorded kernels, both in iterations and between them. Kernels in iterations that the
+    /// report's figures leave out do not count.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.totals.iter().map(|kernel| kernel.count).sum()
@@ -256,8 +257,8 @@ impl Kernels {
 #[derive(Debug, Default)]
 pub(crate) struct Tallied {
     pub kernels: Kernels,
-    /// For each iteration, its number of kernels and its GPU busy time; empty if no kernels were
-    /// recorded.
+    /// For each iteration, its number of kernels and its GPU busy time. Empty if the record has no GPU work and no
+    /// window in which kernels were to be recorded.
     pub iterations: Vec<InKernels>,
     /// The work of the GPU that was busy longest in the iterations with recorded kernels; `None` if
     /// no GPU worked.
@@ -269,8 +270,9 @@ pub(crate) struct Tallied {
 }
 
 impl Tallied {
-    /// Removes the results if no kernel and no copy was recorded although GPU times show that the GPU was busy.
-    /// The kernels are then missing from the record, so a report of zero kernels would be wrong.
+    /// Removes the results if no kernel and no copy was recorded although the times in `gpu` show that the GPU was
+    /// busy. The kernels are then missing from the record, so a report of zero kernels would be wrong. `gpu` contains
+    /// the numbers of iterations whose GPU time CUDA events measured, each with that time.
     pub(crate) fn forget_missing(&mut self, raw: &[RawIteration], gpu: &[(u64, u64)]) {
         if !self.kernels.totals.is_empty() || !self.kernels.copies.is_empty() {
             return;

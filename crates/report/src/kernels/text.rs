@@ -8,10 +8,11 @@ use crate::print::lines::{Lines, UNKNOWN};
 /// Maximum number of lines for the description of repeated blocks of kernels.
 const MAX_BLOCK_LINES: usize = 2;
 
-/// Minimum share of kernels that began between iterations, as a fraction, for a line about them.
+/// Minimum share of the kernels that began between iterations, as a fraction. If the share is smaller, the text does
+/// not mention these kernels.
 const MIN_BETWEEN: f64 = 0.1;
 
-/// Returns the number of lines that [`kernels`] adds, not counting the rows of the table.
+/// Returns the maximum number of lines that [`kernels`] adds, not counting the rows of the table.
 pub(crate) fn fixed(kernels: &Kernels) -> usize {
     match &kernels.window {
         Some(_) => {
@@ -54,7 +55,8 @@ fn in_words(blocks: &Blocks) -> Vec<String> {
     said
 }
 
-/// Adds a table of the kernels with the longest total time, and a line about copies, to the text.
+/// Adds a table of the kernels with the longest total time, with at most `rows` rows, and a line about copies to the
+/// text. Adds nothing if the recording of kernels was never switched on.
 pub(crate) fn kernels(kernels: &Kernels, rows: usize, lines: &mut Lines) {
     let Some(taken) = &kernels.window else {
         return;
@@ -133,9 +135,9 @@ fn known(ns: u64) -> String {
     }
 }
 
-/// Returns the heading of the table of kernels. The heading states the iterations with recorded kernels, and
-/// divides their time into busy time, gaps between work, and the time before the first and after
-/// the last work of an iteration.
+/// Returns the line above the table of kernels. It states the number of iterations with recorded kernels (unless the
+/// kernels are those of a whole trace), and the shares of the time in which the GPU was busy, idle between pieces of
+/// work, and idle before the first or after the last work of an iteration.
 fn heading(taken: &KernelSum, is_of_trace: bool) -> String {
     let of = match &taken.samples {
         _ if is_of_trace => "the trace".to_owned(),

@@ -7,7 +7,8 @@ use super::{Layers, parent, starred};
 use crate::numbers::parts::{Part, PartChange, change};
 use crate::numbers::units::Share;
 
-/// Maximum number of layers in the comparison. If there are more, the comparison shows those whose times differ most.
+/// Maximum number of layers in the comparison, not counting layers that the user asked for by name. If there are more,
+/// the comparison shows those whose times differ most.
 const MAX_LAYERS: usize = 20;
 
 /// Limit for the share of an inner layer in the difference of the layer around it, as a fraction. If an inner layer
@@ -28,9 +29,9 @@ fn difference(times: &[f64; 2]) -> f64 {
     times[1] - times[0]
 }
 
-/// Returns the layers whose times differ most between the runs. If one layer inside a layer
-/// explains the difference, only the inner layer is returned. `steps` contains each run's number of
-/// iterations with recorded kernels. Layers whose names are in `asked` are always returned.
+/// Returns the layers whose times differ most between the two runs. If one layer inside a layer explains at least
+/// [`MAX_INNER_SHARE`] of the outer layer's difference, the outer layer is left out. `steps` contains each run's number
+/// of iterations with recorded kernels. Layers whose names are in `asked` are always returned, if a run has them.
 pub(crate) fn changes(sides: [&Layers; 2], steps: [u64; 2], asked: &[&str]) -> Vec<PartChange> {
     let [mut patterns, mut single] = [LayerTimes::new(), LayerTimes::new()];
     for (side, layers) in sides.into_iter().enumerate() {
@@ -53,8 +54,8 @@ pub(crate) fn changes(sides: [&Layers; 2], steps: [u64; 2], asked: &[&str]) -> V
             (found.0, found.1) = (name, difference(times));
         }
     }
-    // The key is a pattern of layer names. Each pattern directly inside the key has a share in the key's time
-    // difference; the value is the largest of these shares.
+    // The key is a pattern of layer names. The value is the largest share, as a fraction, that a single pattern
+    // directly inside the key has in the key's time difference.
     let mut within: BTreeMap<&str, f64> = BTreeMap::new();
     for (name, times) in &patterns {
         let Some(around) = parent(name).filter(|around| patterns.contains_key(around)) else {
@@ -101,8 +102,8 @@ pub(crate) fn changes(sides: [&Layers; 2], steps: [u64; 2], asked: &[&str]) -> V
     rows.collect()
 }
 
-/// Returns the time of the layer `name` in one run, including the layers inside it. Returns `None`
-/// if the run has no such layer.
+/// Returns the time of the layer or pattern `name` in one run, including the layers inside it. Returns `None` if the
+/// run has no such layer.
 fn part(layers: &Layers, name: &str) -> Option<Part<'static>> {
     let is_within = |of: &str| {
         let rest = of.strip_prefix(name);
@@ -127,16 +128,16 @@ fn part(layers: &Layers, name: &str) -> Option<Part<'static>> {
     Some(part)
 }
 
-/// Returns the mean time of a layer per iteration, in nanoseconds; `None` if the run has no such layer. `steps` is the
-/// number of iterations with recorded kernels.
+/// Returns the mean time per iteration of the layer or pattern `name`, in nanoseconds; `None` if the run has no such
+/// layer, or if `steps` is 0. `steps` is the run's number of iterations with recorded kernels.
 pub(crate) fn time(layers: &Layers, steps: u64, name: &str) -> Option<f64> {
     let mut rows = layers.patterns.iter().chain(&layers.tree);
     let row = rows.find(|row| row.name == name)?;
     (steps > 0).then(|| row.ns as f64 / steps as f64)
 }
 
-/// Returns a note if at least [`MIN_UNKNOWN_SHARE`] of the kernel time of one run belongs to no known layer; otherwise
-/// `None`.
+/// Returns a note with the share of each run's kernel time whose layer is unknown; `None` if the shares of both runs
+/// are below [`MIN_UNKNOWN_SHARE`].
 pub(crate) fn unknown(sides: [&Layers; 2]) -> Option<String> {
     let [base, other] = sides.map(|layers| {
         let ns = layers.unknown.iter().map(|row| row.ns).sum();

@@ -4,16 +4,16 @@ use std::collections::HashMap;
 
 use crate::events::spans::{Span, Spans};
 
-/// Minimum number of pieces of work that are held back for each GPU. Work arrives only nearly in the order
-/// of its starts, so the held-back pieces are sorted before they are processed.
+/// Number of pieces of work (kernels or copies) of a GPU that stay in its buffer when older pieces are processed.
+/// Pieces arrive only nearly in the order of their starts, so the buffer is sorted before pieces are processed.
 const MIN_HELD_BACK: usize = 1 << 16;
 
 /// Maximum number of pairs of successive kernels whose idle time is added up. If there are more pairs, the results are
 /// discarded.
 const MAX_PAIRS: usize = 1 << 20;
 
-/// Adds up the idle times of all GPUs. `K` is the type that identifies a kernel; work without a
-/// known kernel has `None` instead.
+/// Adds up the idle times of all GPUs, by the kernels before and after each idle time. `K` is the type that identifies
+/// a kernel; copies, and kernels that cannot be identified, have `None` instead.
 #[derive(Debug)]
 pub(crate) struct Gaps<K> {
     iterations: Spans,
@@ -25,14 +25,15 @@ pub(crate) struct Gaps<K> {
 #[derive(Debug)]
 struct Device<K> {
     waiting: Vec<(Span, Option<K>)>,
-    /// The latest end of all work processed so far, in nanoseconds. The field `last` is the kernel that ended at this
-    /// time.
+    /// The latest end of all work processed so far, in nanoseconds. The field `last` identifies the kernel that ended
+    /// at this time; `None` if it was a copy or an unknown kernel.
     until: u64,
     last: Option<K>,
 }
 
 impl<K: Copy + Eq + std::hash::Hash> Gaps<K> {
-    /// Returns an empty tally. `iterations` are in nanoseconds and sorted by their starts.
+    /// Returns sums without any work. `iterations` are the time spans of the iterations, in nanoseconds and sorted by
+    /// their starts.
     pub(crate) fn new(iterations: Spans) -> Self {
         Self {
             iterations,
@@ -42,7 +43,7 @@ impl<K: Copy + Eq + std::hash::Hash> Gaps<K> {
         }
     }
 
-    /// Adds a piece of work of a GPU. `what` identifies its kernel; `None` for work without a known kernel.
+    /// Adds a piece of work of a GPU. `what` identifies its kernel; `None` for a copy or an unknown kernel.
     pub(crate) fn add(&mut self, device: u8, work: Span, what: Option<K>) {
         let of = self.devices.entry(device).or_insert_with(|| Device {
             waiting: Vec::new(),
@@ -102,13 +103,13 @@ mod tests {
         let work = [
             (0, span(140, 150), Some('b')),
             (0, span(110, 130), Some('a')),
-            // The first of these pieces (`c`) lies within the piece `a` before it, so no idle time
-            // precedes it.
+            // The piece `c` lies within the piece `a` in the line above, so no idle time precedes it.
             (0, span(112, 120), Some('c')),
             (0, span(160, 170), Some('b')),
             (0, span(175, 180), None),
             (0, span(190, 195), Some('a')),
-            // The first of these pieces is in the next iteration. Idle time between two iterations is not added up.
+            // The next two pieces are in the second iteration. The idle time between the last piece of the first
+            // iteration and the first piece of the second is not added up.
             (0, span(205, 210), Some('a')),
             (0, span(215, 220), Some('b')),
             (1, span(150, 151), Some('a')),

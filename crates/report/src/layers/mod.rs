@@ -24,8 +24,8 @@ pub(crate) use raw::RawLayers;
 pub use scopes::Scopes;
 pub(crate) use tally::LayerTally;
 
-/// Maximum number of rows in the tree of layers' full names. If there are more, the rows with the longest times are
-/// shown.
+/// Maximum number of rows in [`Layers::tree`], which has one row for each layer. If there are more layers, the rows
+/// with the longest times are kept.
 const MAX_TREE_ROWS: usize = 4096;
 
 /// GPU time by layer. A kernel's layer is the scope that was open when the kernel was launched: torch modules, NVTX
@@ -56,14 +56,15 @@ pub struct Layers {
     pub scopes: Scopes,
 }
 
-/// Totals of all recorded kernels of a process, including kernels whose layer is not known.
+/// Totals of the recorded kernels of a process, including kernels whose layer is not known. Kernels in iterations that
+/// the report's figures leave out do not count.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LayerTotals {
     pub kernels: u64,
     pub ns: u64,
     /// Number of iterations with recorded kernels; at least 1.
     pub steps: u64,
-    /// True if idle times between kernels could be computed.
+    /// True if the idle times of the GPU between kernels are known.
     pub has_gaps: bool,
 }
 
@@ -140,7 +141,7 @@ pub enum UnknownScope {
     Node,
     /// The call that launched the kernel is not in the record.
     Call,
-    /// A limit was reached in the recorder or in the reader, so the scope was dropped.
+    /// The recorder could not store a scope that was open, because it had no room for it.
     Room,
 }
 

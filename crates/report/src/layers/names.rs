@@ -131,10 +131,10 @@ pub(crate) fn around<'a>(name: &'a str, other: &str) -> &'a str {
     found
 }
 
-/// Returns the patterns (names with `*` for numbers) of layers as a tree. Children follow their
-/// parent, in the order in which [`below`] sorts them. `by_name` contains for each layer its number of kernels and
-/// their total time, and `gaps` its idle time between kernels. Times are in nanoseconds. `of` converts a layer's name
-/// to its pattern.
+/// Returns the rows of the tree of layers. `of` converts a layer's name to the name of its row: to a pattern with `*`
+/// for numbers, or to the same name for a tree with one row for each layer. Children follow their parent, in the order
+/// in which [`below`] sorts them. `by_name` contains for each layer its number of kernels and their total time, and
+/// `gaps` its idle time between kernels. Times are in nanoseconds.
 pub(crate) fn patterns(
     by_name: &BTreeMap<String, (u64, u64)>,
     gaps: &BTreeMap<&str, u64>,
@@ -189,9 +189,9 @@ pub(super) fn largest(mut tree: Vec<GpuLayerPattern>, most: usize) -> Vec<GpuLay
     tree
 }
 
-/// Adds the children of the layer `around` to `rows`, each followed by its own children. If the names
-/// of all children end in a number, the children are sorted by the number; otherwise they are sorted by
-/// time, the longest first.
+/// Adds the children of the layer `around` to `rows`, each followed by its own children. If `around` is empty, its
+/// children are the outermost layers. If the names of all children end in a number, the children are sorted by the
+/// number; otherwise they are sorted by time, the longest first.
 fn below(around: &str, found: &BTreeMap<String, GpuLayerPattern>, rows: &mut Vec<GpuLayerPattern>) {
     let is_below = |name: &str| {
         let rest = match around {

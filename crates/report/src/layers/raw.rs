@@ -108,7 +108,8 @@ impl RawLayers {
         }
     }
 
-    /// Converts the starts of scope changes from ticks to nanoseconds, because the starts of calls are in nanoseconds.
+    /// Converts the times of scope changes from ticks to nanoseconds. [`Self::of_call`] compares them with the starts
+    /// of calls, which are in nanoseconds.
     pub(crate) fn use_ns(&mut self, ns_of: impl Fn(u64) -> u64) {
         for (since, _) in self.threads.values_mut().flatten() {
             *since = ns_of(*since);
@@ -127,8 +128,8 @@ impl RawLayers {
         }
     }
 
-    /// Returns the names of the scopes around a scope and of the scope itself, from the outermost
-    /// to the innermost.
+    /// Returns the names of the scopes around a scope and of the scope itself, from the outermost to the innermost; at
+    /// most the 64 innermost names.
     pub(crate) fn path(&self, mut scope: u32) -> Vec<StringId> {
         let mut parts = Vec::new();
         while let Some((parent, name)) = self.scopes.get(&scope)

@@ -15,15 +15,15 @@ pub struct Scopes {
 }
 
 impl Scopes {
-    /// Returns the scope of a kernel in a CUDA graph; `None` if it is unknown. `exec` and `node`
-    /// identify the graph node, and `ticks` is the kernel's start.
+    /// Returns the scope of a kernel in a CUDA graph; `None` if it is unknown. `exec` is the number of the executable
+    /// graph, `node` the number of the kernel's node, and `ticks` the kernel's start in ticks of the record's clock.
     #[must_use]
     pub fn of_node(&self, exec: u32, node: u32, ticks: u64) -> Option<u32> {
         self.raw.of_node(exec, node, ticks).ok()
     }
 
     /// Returns the scope of a kernel outside graphs; `None` if the scope is unknown. `correlation` is the number that
-    /// CUPTI gives to both the launch and the kernel. `start` is in nanoseconds.
+    /// CUPTI gives to both the launch and the kernel. `start` is the kernel's start in nanoseconds.
     #[must_use]
     pub fn of_kernel(&self, correlation: u32, start: u64) -> Option<u32> {
         let launch = self.launches.of_kernel(correlation, start)?;

@@ -21,8 +21,8 @@ const MAX_KERNELS: usize = 1 << 20;
 /// iteration. If the maximum is reached, the report has no times per iteration for any layer.
 const MAX_STEP_TIMES: usize = 1 << 20;
 
-/// A kernel outside CUDA graphs. `place` is the index of the iteration in which it began, `None`
-/// outside iterations.
+/// A kernel that is not known to belong to a CUDA graph. `place` is the index of the iteration in which it began;
+/// `None` outside iterations. `start` and `ns` (the duration) are in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct KernelOutsideGraph {
     correlation: u32,
@@ -31,8 +31,8 @@ struct KernelOutsideGraph {
     place: Option<u32>,
 }
 
-/// The latest kernel of a thread, which is not counted until the thread's next event: only that event shows whether the
-/// kernel belongs to a CUDA graph.
+/// The latest kernel of a thread, which is not counted yet. If the thread's next event about kernels names a graph
+/// node, the kernel belongs to a CUDA graph; if that event is another kernel, it does not.
 #[derive(Clone, Copy, Debug)]
 struct LatestKernel {
     device: u8,
@@ -81,7 +81,8 @@ pub(crate) struct LayerTally {
 }
 
 impl LayerTally {
-    /// Returns an empty tally. `iterations` are in nanoseconds and sorted by their starts.
+    /// Returns a tally without kernels. `iterations` are the time spans of the iterations, in nanoseconds and sorted by
+    /// their starts.
     pub(crate) fn new(raw: RawLayers, iterations: Spans) -> Self {
         Self {
             left_out: raw.left_out,
@@ -119,7 +120,8 @@ impl LayerTally {
         self.add_outside_graph(before);
     }
 
-    /// Adds an event of a thread, if the event names the graph node of the thread's latest kernel.
+    /// If the event names the graph node of the thread's latest kernel, adds this kernel to the scope in which the node
+    /// was captured. Ignores other events.
     pub(crate) fn add(&mut self, thread: u32, event: &Event) {
         let What::KernelNode {
             device,

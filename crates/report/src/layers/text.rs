@@ -7,7 +7,7 @@ use crate::print::lines::{Lines, UNKNOWN};
 /// Maximum number of layers that the table shows.
 pub(crate) const MAX_ROWS: usize = 8;
 
-/// Returns the number of lines that [`layers`] adds, not counting the rows of the table.
+/// Returns the maximum number of lines that [`layers`] adds on a screen, not counting the rows of the table.
 pub(crate) fn fixed(layers: &Layers) -> usize {
     let lines = [
         !layers.patterns.is_empty(),
@@ -23,7 +23,7 @@ fn outside(layers: &Layers) -> Option<&Layer> {
     layers.rows.iter().find(|layer| layer.name.is_empty())
 }
 
-/// Returns `figure`, which is a GPU time as text; a dash if the driver did not report the times of
+/// Returns `figure`, which is a GPU time or a share of it as text; a dash if the driver did not report the times of
 /// kernels.
 fn known(layers: &Layers, figure: String) -> String {
     match layers.all.ns {
@@ -32,7 +32,7 @@ fn known(layers: &Layers, figure: String) -> String {
     }
 }
 
-/// Returns the mean idle time per iteration between the kernels of a layer, as text.
+/// Returns the mean idle time per iteration between the kernels of a layer, as text; a dash if it is unknown.
 fn gaps(row: &GpuLayerPattern) -> String {
     row.gap
         .map_or_else(|| UNKNOWN.to_owned(), |ns| Time(ns).to_string())

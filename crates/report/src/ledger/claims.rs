@@ -20,17 +20,18 @@ pub(crate) const NAMED: usize = 2;
 /// nanoseconds.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Claims {
-    /// The host's total time in the iterations, without the waits for requests that events of the record show.
+    /// The host's total time in the iterations, without the waits for requests that events of the record show. Waits
+    /// that only stack samples show are included.
     pub host: u64,
     /// The host's time in calls that copy without waiting for the GPU.
     pub copies: u64,
-    /// Total time of the iterations for which the GPU's idle times are known.
+    /// Total time, without `waited`, of the iterations for which the GPU's idle times are known.
     pub gpu: u64,
-    /// Time in which the iterations of `gpu` waited for requests or other work, with the ledger rows that contain
-    /// this time. `gpu` does not include it.
+    /// Time in which the iterations for which the GPU's idle times are known waited for requests or other work, with
+    /// the ledger rows that contain this time.
     pub waited: Claimed,
-    /// The part of `gpu` in which the host's thread was ready to run but had no processor, outside
-    /// other waits.
+    /// The part of `gpu` in which the host's thread was ready to run but had no processor. Waits for the GPU or the GIL
+    /// are not included.
     pub delayed: u64,
     /// The part of `gpu` in which the GPU was idle, by category.
     pub idle: BTreeMap<Claim, Claimed>,
@@ -39,8 +40,8 @@ pub struct Claims {
     pub short: BTreeMap<Claim, Claimed>,
     /// The host's time by category, both while the GPU was busy and while it was idle.
     pub ran: BTreeMap<Claim, Claimed>,
-    /// The causes of waits for a producer (another thread or a child process of the program), with the share of their
-    /// samples at which the producer was at work.
+    /// The names of causes in which the host waits for a producer (another thread or a child process that prepares its
+    /// input). Each has the share of the samples of these waits at which the producer was at work.
     pub producers: Vec<(String, ProducerShare)>,
     /// The functions in which the host's code spends its time, according to samples.
     pub code_in: Paths,
@@ -57,8 +58,8 @@ pub struct Claimed {
 }
 
 impl Claims {
-    /// Returns the share of time in which the GPU is idle during the host activity of this
-    /// category, as a fraction; 0 if it is not known.
+    /// Returns the share of the time `gpu` in which the GPU is idle during the host activity of this category, as a
+    /// fraction; 0 if it is not known.
     pub fn share(&self, claim: Claim) -> f64 {
         self.share_of(self.ns(claim))
     }
@@ -87,8 +88,8 @@ impl Claims {
         Claimed::sum(self.ran.get(&claim).into_iter())
     }
 
-    /// Returns the idle time in which the host runs code. This includes short code around the calls
-    /// of the categories `around`.
+    /// Returns the GPU's idle time while the host runs code outside CUDA calls. Short code around calls is included
+    /// only for the calls of the categories `around`.
     pub fn code_and_short(&self, around: &[Claim]) -> Claimed {
         let short = around.iter().filter_map(|claim| self.short.get(claim));
         Claimed::sum(self.idle.get(&Claim::Code).into_iter().chain(short))

@@ -1,4 +1,5 @@
-//! Comparison of the times of functions in two runs, computed from sampled stacks.
+//! Comparison of the host's time in two runs: of the times of functions, which come from sampled stacks, and of the
+//! times of other causes, such as CUDA calls.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +11,8 @@ use crate::numbers::parts::PartChange;
 /// Maximum number of functions in a comparison. If there are more, the comparison shows those whose times differ most.
 const MAX_FUNCTIONS: usize = 20;
 
-/// Minimum number of samples of a function that only one of the two runs has, for the function to
-/// be reported.
+/// Minimum number of samples of a function that occurs in only one of the two runs. With fewer samples, the function is
+/// not reported.
 const MIN_NEW_SAMPLES: f64 = 10.0;
 
 /// Half width of a 95 % confidence interval of the normal distribution, in standard deviations.
@@ -24,8 +25,9 @@ struct FunctionTime {
     samples: f64,
 }
 
-/// Returns the functions whose times differ by more than chance can explain, the largest difference first. The
-/// result is empty if one of the runs has too few samples.
+/// Returns the functions, and the causes in which the thread was asleep or had no processor, whose times differ by more
+/// than chance can explain. The largest difference comes first. The result is empty if one of the runs has too few
+/// samples.
 pub(crate) fn changes(runs: [(&Ledger, SampleCounts); 2]) -> Vec<PartChange> {
     if !runs.iter().all(|(_, counts)| counts.enough()) {
         return Vec::new();
@@ -54,9 +56,8 @@ pub(crate) fn changes(runs: [(&Ledger, SampleCounts); 2]) -> Vec<PartChange> {
     all
 }
 
-/// Returns the changes of the host's causes that events measured without the help of samples, the
-/// largest difference first. The changes have no confidence interval, because two single runs do
-/// not show how much runs vary.
+/// Returns the changes of all causes in the host's ledger except the functions that only samples show, the largest
+/// difference first. The changes have no confidence interval, because two single runs do not show how much runs vary.
 pub(crate) fn causes(runs: [&Ledger; 2]) -> Vec<PartChange> {
     let mut by_name: BTreeMap<&str, [f64; 2]> = BTreeMap::new();
     for (side, ledger) in runs.into_iter().enumerate() {
@@ -95,11 +96,11 @@ fn ns_of(row: &LedgerRow, ledger: &Ledger) -> f64 {
     row.ns as f64 / ledger.host_iterations.max(1) as f64
 }
 
-/// Returns the rows of the host's ledger whose time comes from samples, with the estimated number
-/// of samples for each row.
+/// Returns the rows of the host's ledger whose time may come from samples: functions, and the time in which the thread
+/// was asleep or had no processor. Each row has its estimated number of samples.
 fn rows(ledger: &Ledger, counts: SampleCounts) -> Vec<(String, FunctionTime)> {
-    // Samples in waits for requests are not counted. So the number of a row's samples depends on the row's share of the
-    // remaining time.
+    // No samples are counted in waits for requests. So a row's part of the samples is the row's share of the time
+    // without these waits.
     let worked = 1.0 - ledger.host_share(LedgerKind::Requests);
     let rows = ledger.host.iter().filter_map(move |row| {
         let samples = match row.kind {

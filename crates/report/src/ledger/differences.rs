@@ -49,8 +49,9 @@ impl SideSums<'_> {
     }
 }
 
-/// Returns the extra time of one iteration over the mean of the other iterations, and the causes of
-/// the extra time: the greatest first, and the unexplained rest last.
+/// Returns the time in nanoseconds by which one iteration was longer than the mean of the other iterations, both
+/// without waits for requests, and the causes of this extra time: the greatest first, and the unexplained rest last.
+/// `holder` is the name of the thread that held the GIL.
 pub(super) fn differences(
     one: SideSums<'_>,
     others: SideSums<'_>,
@@ -74,8 +75,8 @@ pub(super) fn differences(
         let of = side.iter().filter(|((other, _), _)| *other == kind);
         of.map(|(_, time)| *time).sum::<u64>()
     };
-    // Extra time in waits for the GPU counts as more GPU work, up to the amount by which the GPU's
-    // work has grown.
+    // Extra time in waits for the GPU counts as more GPU work, up to the time by which the GPU was busy longer than in
+    // the mean of the other iterations.
     let waits = found
         .iter()
         .filter(|((kind, _), _)| *kind == LedgerKind::Wait);
@@ -227,10 +228,10 @@ mod tests {
         ];
         let expected = expected.map(|(said, more)| (said.to_owned(), more));
         assert_eq!(found(one, others), (900, expected.to_vec()));
-        // If the GPU's work is not known, the extra time is reported as a wait for the GPU.
+        // If the GPU's busy time is not known, all extra time of the wait is reported as a wait for the GPU.
         let blind = SideSums { gpu: None, ..one };
         assert_eq!(found(blind, others).1[0], (wait.to_owned(), 600));
-        // If the GPU did no more work than usual, the extra time is also reported as a wait.
+        // If the GPU was busy no longer than in the mean of the other iterations, the result is the same.
         let same = SideSums {
             gpu: Some(188),
             ..one

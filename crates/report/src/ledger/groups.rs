@@ -206,15 +206,15 @@ impl Groups {
         }
     }
 
-    /// Returns true if kernels were recorded in all iterations that the report's figures include, so that all their
-    /// times are longer than without recording.
+    /// Returns true if kernels were recorded in all iterations of a window (for `None`, of all windows) that the
+    /// report's figures include. All times are then longer than without recording.
     fn is_stretched(&self, window: Option<usize>) -> bool {
         let own = self.chosen(window, |_| true);
         !own.is_empty() && own.iter().all(|at| self.groups[*at].taken)
     }
 
-    /// Returns, for each sample, the figures that include it. `groups` contains the group of each sample, or `None`
-    /// if the sample is in no group.
+    /// Returns for each sample its window, and whether the figures of that window and the figures of all windows
+    /// include the sample. `groups` contains the group of each sample, or `None` if the sample is in no group.
     pub(crate) fn places(&self, groups: &[Option<usize>]) -> Vec<Option<SamplePlace>> {
         let of_groups = self.groups.iter().map(|group| SamplePlace {
             window: group.window,
@@ -240,9 +240,9 @@ impl Groups {
         self.chosen(window, |group| stretched || !group.taken)
     }
 
-    /// Returns the groups on which the GPU's ledger is based. With [`Basis::Projected`], GPU times from iterations with
-    /// recorded kernels were applied to other iterations, and the ledger is based on the groups of these other
-    /// iterations.
+    /// Returns the groups on which the GPU's ledger is based: those whose GPU time was measured ([`Basis::Span`]),
+    /// those with recorded kernels ([`Basis::Kernels`]), or those to which the GPU times of iterations with recorded
+    /// kernels were applied ([`Basis::Projected`]).
     pub(crate) fn of_gpu(&self, window: Option<usize>) -> Vec<usize> {
         match self.basis {
             Basis::Span => self.chosen(window, |group| group.counted),

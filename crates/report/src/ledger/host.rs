@@ -424,8 +424,9 @@ impl LedgerThread {
         &rest[..rest.partition_point(|sample| sample.at < span.end)]
     }
 
-    /// Splits a time span at the ends of iterations. Returns for each part the group of its
-    /// iteration, the part itself, and its length with the part in which the GPU was idle.
+    /// Splits a time span, on the clock that runs only during the thread's iterations, at the ends of iterations.
+    /// Returns for each part the group of its iteration, the part itself, and its length with the time in which the GPU
+    /// was idle.
     fn parts(&self, span: Span) -> impl Iterator<Item = (usize, Span, Times)> {
         let last = self.last.get();
         let is_it = |at: usize| {
@@ -648,7 +649,8 @@ mod tests {
         ];
         let found = sums(&iterations, &[], &events).times(&[0]);
         assert_eq!(all(&found), calls);
-        // This event arrives late, so it gets only the time that no earlier event got.
+        // This event arrives after all the calls that it contains, so it gets only the time between these calls. Some
+        // of that time already has a cause, because older pieces were merged before this event arrived.
         events.push((MAIN, Event::new(0, many * 10, What::GilWait)));
         let found = sums(&iterations, &[], &events).times(&[0]);
         let sum: u64 = found.iter().map(|(_, times)| times.all).sum();

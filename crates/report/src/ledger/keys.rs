@@ -179,8 +179,8 @@ impl NameSources<'_> {
         }
     }
 
-    /// Returns the category that GPU idle time during a cause has. A finding may explain ("claim") the idle time of a
-    /// category.
+    /// Returns the category of GPU idle time, if the host spends that time on the cause `spent`. A finding may explain
+    /// ("claim") the idle time of a category.
     pub fn claim(&self, spent: HostCause) -> Claim {
         match spent {
             HostCause::On(key) => self.claim_on(key),
@@ -248,8 +248,8 @@ impl NameSources<'_> {
         matches!(self.claim(spent), Claim::Code | Claim::Blocked)
     }
 
-    /// Returns true if the thread waits during this cause. If the thread gets no processor during a wait, that need not
-    /// make the wait longer.
+    /// Returns true if the cause is a wait for the GPU, the GIL or requests that an event shows. If the thread gets no
+    /// processor during such a wait, that need not make the wait longer.
     pub fn waits(&self, spent: HostCause) -> bool {
         use LedgerKind::{GilWait, Requests, Wait};
         match spent {
@@ -258,7 +258,8 @@ impl NameSources<'_> {
         }
     }
 
-    /// Returns true if no event explains the time of this cause, so that samples may divide it further.
+    /// Returns true if samples may divide the time of this cause further: no event explains the time, or only the event
+    /// of a marked function around it.
     pub fn is_open(&self, spent: HostCause) -> bool {
         use LedgerKind::{Code, Function, Other, Unknown};
         matches!(self.cause(spent).0, Code | Function | Other | Unknown)

@@ -31,7 +31,8 @@ pub(crate) use keys::{ASLEEP, REQUESTS_CAUSE};
 use keys::{NATIVE, PYTHON};
 pub(crate) use paths::{Path, Paths};
 
-/// Maximum number of rows of a ledger. Further causes are added up in rows such as `other`.
+/// Maximum number of rows for single causes in each list of a ledger (`host` and `gpu`). Further causes are added up in
+/// additional rows such as `other`.
 const MAX_ROWS: usize = 40;
 /// Minimum share of the time, as a fraction, for a cause to get a row of its own. Causes with a smaller share are added
 /// up in rows such as `other`.

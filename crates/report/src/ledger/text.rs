@@ -94,8 +94,8 @@ pub(crate) fn ledger(ledger: &Ledger, gpu_from: GpuFrom, most: usize, lines: &mu
     }
 }
 
-/// Adds the ledgers of single windows to the text, but only those that differ from the ledger of all windows by more
-/// than [`MIN_UNLIKE`].
+/// Adds the ledgers of single windows to the text, but only those that differ from the ledger of all windows (`whole`)
+/// by more than [`MIN_UNLIKE`]. At most `room` lines are added, and at most [`MAX_UNLIKE_LINES`].
 pub(crate) fn unlike<'a>(
     whole: &'a Ledger,
     windows: impl Iterator<Item = (&'a Window, &'a Ledger)>,
@@ -128,8 +128,8 @@ fn said(rows: &[LedgerRow], lines: &Lines) -> Vec<String> {
         .collect()
 }
 
-/// Adds the slowest iterations with their causes to the text. `room` is the number of lines
-/// available, and `rest` the number of lines that follow.
+/// Adds the slowest iterations with their causes to the text. `room` is the maximum number of iterations, and `rest`
+/// the number of lines of the screen to keep free for the text that follows.
 pub(crate) fn slow(all: &[Slow], room: usize, rest: usize, lines: &mut Lines) {
     if room == 0 {
         return;
@@ -179,7 +179,8 @@ pub(crate) fn causes(slow: &Slow, lines: &Lines) -> Vec<String> {
     differences(&slow.causes, lines)
 }
 
-/// Returns words for each difference between a slow iteration and the other iterations.
+/// Returns words for each difference between a slow iteration and the other iterations, or between a late rank and the
+/// median rank.
 pub(crate) fn differences(causes: &[Difference], lines: &Lines) -> Vec<String> {
     let said = causes.iter().map(|cause| {
         let name = lines.name(&cause.cause, 52);

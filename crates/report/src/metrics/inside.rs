@@ -1,5 +1,5 @@
-//! Sums of GPU metrics inside windows. A sample that lies only partly in a window counts with that
-//! part.
+//! Means and maxima of GPU metrics inside windows. In a mean, a sample that lies only partly in a window counts with
+//! the length of that part.
 
 use std::collections::BTreeMap;
 
@@ -21,8 +21,7 @@ pub(crate) fn spans(windows: &[Window]) -> WindowSpans {
 }
 
 impl WindowSpans {
-    /// Returns the length in nanoseconds of the part of the span from `start` to `end` that lies in
-    /// windows.
+    /// Returns the length in nanoseconds of the part of the time from `start` to `end` that lies in these spans.
     pub(crate) fn overlap(&self, start: u64, end: u64) -> u64 {
         let first = self.0.partition_point(|(_, until)| *until <= start);
         let within = self.0[first..].iter().take_while(|(from, _)| *from < end);

@@ -57,7 +57,7 @@ fn end(start: u64, micros: u32) -> u64 {
         .max(start.saturating_add(1))
 }
 
-/// A sample of the NUMA node on which a thread runs. The thread runs on this node until its next
+/// A sample of the NUMA node on which a thread runs. The thread is assumed to run on this node until the thread's next
 /// sample.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ThreadOnNode {
@@ -68,7 +68,8 @@ pub struct ThreadOnNode {
     pub node: u16,
 }
 
-/// All samples that a record contains, and the number of samples that were dropped.
+/// The samples that a record contains, at most `MAX_SAMPLES` of each kind, and the number of further samples, which
+/// were dropped.
 #[derive(Debug, Default)]
 pub struct RecordedSamples {
     pub samples: Vec<MetricSample>,

@@ -53,7 +53,8 @@ impl Statistic {
 pub struct Change {
     /// The change as a fraction: 0.02 is 2 %. In JSON it is `null` if it is infinite.
     pub relative: f64,
-    /// The 95 % confidence interval of `relative`; `None` if there are too few values.
+    /// The 95 % confidence interval of `relative`; `None` if there are too few values, or if an end of the interval
+    /// would be infinite.
     pub interval: Option<(f64, f64)>,
 }
 
@@ -228,8 +229,8 @@ fn block_length(values: &[f64]) -> usize {
     if !variance.is_normal() || length < 8 {
         return 1;
     }
-    // If this number of consecutive covariances are small, the covariances at all larger distances are
-    // regarded as random.
+    // If the covariances at `few` consecutive distances are small, the covariances at all larger distances are regarded
+    // as random.
     let few = 5.max(size.log10().sqrt() as usize);
     let furthest = (size.sqrt().ceil() as usize + few)
         .min(MAX_LAG)

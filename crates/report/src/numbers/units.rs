@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// A duration in nanoseconds. It is shown in a suitable unit with up to four digits.
+/// A duration in nanoseconds. It is shown in a suitable unit with at most three digits; from 1000 s on, with all digits
+/// of the seconds.
 pub struct Time(pub u64);
 
 impl fmt::Display for Time {
@@ -34,7 +35,8 @@ impl fmt::Display for Change {
     }
 }
 
-/// A number of bytes. It is shown in a suitable unit with up to four digits.
+/// A number of bytes. It is shown in a suitable unit with at most three digits; from 1000 TiB on, with all digits of
+/// the TiB.
 pub struct Bytes(pub u64);
 
 impl fmt::Display for Bytes {
@@ -98,8 +100,8 @@ impl fmt::Display for Rate {
     }
 }
 
-/// Returns the number of iterations on which a figure is based, in brackets; empty if it is based
-/// on all iterations.
+/// Returns the number of iterations on which a figure is based (`some`), in brackets; empty if the figure is based on
+/// all iterations (`all`).
 pub(crate) fn of_some(some: u64, all: u64) -> String {
     match some < all {
         true => format!(" ({some})"),

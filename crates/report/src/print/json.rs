@@ -1,4 +1,5 @@
-//! Writes JSON in which control characters are escaped, so that it is safe to print on a terminal.
+//! Writes JSON in which control characters and other invisible characters are escaped, so that it is safe to print on a
+//! terminal.
 
 use std::io::{self, Write};
 

@@ -18,9 +18,12 @@ use crate::events::window::{Window, WindowEdge, pairs};
 use crate::layers::RawLayers;
 use crate::process::last;
 
-/// Maximum number of iterations to store. Further iterations are only counted.
+/// Maximum number of iterations to store, and maximum number of their batches. Further iterations and batches are only
+/// counted.
 const MAX_ITERATIONS: usize = 1 << 20;
-/// Maximum number of openings and closings of windows to store. Further openings and closings are only counted.
+/// Maximum number of openings and closings of windows to store. Further openings and closings are only counted. The
+/// same maximum applies to windows with recorded kernels, and to the lists [`FirstPass::pasts`] and
+/// [`FirstPass::outside`].
 const MAX_EDGES: usize = 1 << 16;
 
 #[derive(Debug, Default)]
@@ -32,7 +35,8 @@ pub(crate) struct FirstPass {
     pub edges: Vec<WindowEdge>,
     /// The events at which windows with recorded kernels opened or closed.
     pub kernel_edges: Vec<WindowEdge>,
-    /// The windows whose iterations the flight recorder kept, each as the number of its first iteration.
+    /// The windows that contain iterations from before the window was requested, because the flight recorder kept them.
+    /// Each entry is the number of the window's first iteration.
     pub pasts: HashSet<u64>,
     pub gpu: GpuSpans,
     pub requests: Candidates,

@@ -163,8 +163,8 @@ fn busy(sum: &Sum, kernels: &Kernels, state: State, cost: Option<f64>) -> Option
     })
 }
 
-/// Returns true if the recorded kernels are complete enough to compute busy time: at most 1 % may
-/// be missing.
+/// Returns true if the recorded kernels are complete enough to compute busy time: the record is not damaged, and at
+/// most about 1 % of the kernels are missing.
 fn is_whole(taken: &KernelSum, state: State) -> bool {
     state != State::Damaged && taken.dropped <= taken.kernels / 100
 }

@@ -7,16 +7,16 @@ use tllmprof_record::{Clock, Ended, Header};
 use crate::events::raw::RawIteration;
 use crate::events::window::{Window, WindowEdge, pairs};
 
-/// Maximum time in nanoseconds between the closing of the last window and the end of the process,
-/// for the conclusion that the end of the process closed the window.
+/// Maximum time in nanoseconds between the closing of the last window and the end of the record, for the conclusion
+/// that the end of the process closed the window.
 const ONE_EVENT: u64 = 10_000_000;
 
 /// Marks the last iteration as cut off if the end of the process closed its window. Older versions of the library
 /// recorded such an iteration as complete, although it may contain seconds of shutdown.
 ///
 /// The end of the process is assumed to have closed the window if the window should have contained more iterations,
-/// the record ends with the window, and the iteration is the longest of the record. A shorter iteration may really be
-/// complete.
+/// and the record ends with the window. The iteration is marked only if it is the longest of the record. A shorter
+/// iteration may really be complete.
 pub(crate) fn mark_cut(
     iterations: &mut [RawIteration],
     edges: &[WindowEdge],

@@ -15,11 +15,11 @@ use crate::ledger::{Groups, HostLedger, Ledger, LedgerDetails, NameSources};
 use crate::numbers::quantiles::Quantiles;
 use crate::stacks::Stacks;
 
-/// Minimum length of code between two calls, as a multiple of the mean time of a launch, for the code to get its own
-/// row in the ledger. Shorter code is added to the row for short code around calls.
+/// Minimum time that code between two calls takes, as a multiple of the usual time of a launch, for the code to get its
+/// own row in the ledger. The time of shorter code is added to the row for short code around calls.
 const MIN_CODE_LAUNCHES: u64 = 20;
-/// Minimum length of code between two calls, in nanoseconds, for the code to get its own row in the
-/// ledger. The code must reach both this length and the length that [`MIN_CODE_LAUNCHES`] gives.
+/// Minimum time that code between two calls takes, in nanoseconds, for the code to get its own row in the ledger. The
+/// code must reach both this time and the time that [`MIN_CODE_LAUNCHES`] gives.
 const MIN_CODE_NS: u64 = 50_000;
 
 /// Results of the third pass, which divides the host's time by cause.
@@ -31,7 +31,7 @@ pub(crate) struct ThirdResults {
 }
 
 /// Reads the record a third time, if the report's figures include any iteration, and returns the ledgers (time by
-/// cause). Also stores the causes of each slow iteration.
+/// cause). Also stores the causes of each slow iteration in `counted.slowest`.
 pub(crate) fn read(
     recording: &impl Recording,
     clock: &Clock,
@@ -99,9 +99,9 @@ pub(crate) fn read(
     })
 }
 
-/// Returns the minimum length of code between two calls, in nanoseconds, for the code to get its
-/// own row in the ledger. This length depends on the mean time of a launch, which shows how fast the
-/// host is.
+/// Returns the minimum time that code between two calls takes, in nanoseconds, for the code to get its own row in the
+/// ledger. It depends on the usual time of a launch, which shows how fast the host is: the median, over iterations, of
+/// the mean time of an iteration's launches.
 fn long(counted: &SecondResults) -> u64 {
     let iterations = counted.windows.iter().flat_map(Window::qualified);
     let launches = iterations.filter(|iteration| iteration.launches > 0);

@@ -198,9 +198,10 @@ impl Process {
         self.facts.origin.cost_share(&self.windows)
     }
 
-    /// Returns the share of the windows' time that tllmprof's recording took on the program's
-    /// threads, as a fraction. Returns `None` if there are no windows. Also returns `None` if some windows are missing
-    /// in the record, because the measured time of the recorder covers all windows.
+    /// Returns the share of the windows' time that tllmprof's recording took on the program's threads, as a fraction.
+    /// Returns `None` if there are no windows or the record is damaged. Also returns `None` if some windows are missing
+    /// in the record: the measured time of the recorder covers all windows, so it cannot be compared with the time of
+    /// the others.
     #[must_use]
     pub fn own_share(&self) -> Option<f64> {
         let has_all = self.windows.len() as u64 >= self.record.windows_opened;

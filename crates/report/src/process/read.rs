@@ -111,8 +111,8 @@ pub(crate) fn read(
     })
 }
 
-/// Keeps only slow iterations that exceed comparable iterations or the median, and sorts them, the
-/// slowest first.
+/// Keeps only slow iterations that took longer than comparable iterations or than `median`, in nanoseconds, and sorts
+/// them, the longest first.
 fn keep_slow(slowest: &mut Vec<Slow>, median: u64) {
     slowest.retain(|slow| slow.more > 0 || slow.busy() > median);
     slowest.sort_by_key(|slow| Reverse((slow.busy(), slow.more)));

@@ -23,7 +23,7 @@ use crate::ledger::slow::{self, Slow, Steps};
 use crate::metrics::RecordedSamples;
 use crate::routing::{LayerLoad, Loads};
 
-/// The analyses of the second pass. Each event of the record is passed to all of them.
+/// The analyses of the second pass. Each event of the record is passed to the analyses that may need it.
 #[derive(Debug)]
 pub(crate) struct SecondPass<'a> {
     clock: &'a Clock,
@@ -60,7 +60,7 @@ pub(crate) struct SecondResults {
 }
 
 impl<'a> SecondPass<'a> {
-    /// Returns the analyses without any events. `records` is the number of records that are read
+    /// Creates the analyses, to which no event has been passed yet. `records` is the number of records that are read
     /// together, which share a limit on the memory for collectives.
     pub(crate) fn new(
         known: &'a FirstResults,
@@ -125,7 +125,8 @@ impl<'a> SecondPass<'a> {
         }
     }
 
-    /// Passes an entry of the record to each analysis of the second pass.
+    /// Passes an entry of the record to the analyses, if it is an event. An event about a kernel, a copy or a memory
+    /// set is passed only to the analyses of GPU work and to the tally.
     pub(crate) fn take(&mut self, entry: &Entry<'_>) {
         let Entry::Event { thread, event } = entry else {
             return;
@@ -150,7 +151,7 @@ impl<'a> SecondPass<'a> {
         self.loads.add(event);
     }
 
-    /// Passes a piece of GPU work to the analyses that add up GPU work.
+    /// Passes a kernel, a copy or a memory set to the analyses that add up GPU work.
     fn work(&mut self, thread: u32, work: &GpuWork) {
         let counted = work.as_counted(self.strings);
         self.collectives.add_work(&counted);

@@ -147,7 +147,7 @@ impl Process {
         }
     }
 
-    /// Returns words for the reason why there are no figures of iterations; `None` if there are
+    /// Returns the reason why the report has no figures of iterations, as text; `None` if it has
     /// figures.
     #[must_use]
     pub fn nothing(&self) -> Option<&'static str> {

@@ -22,8 +22,8 @@ struct Set {
 pub(crate) struct Members<'a> {
     processes: &'a [Rank<'a>],
     sets: Vec<Set>,
-    /// For each process, the indexes in `sets` of the communicators that it is in; `None` if they
-    /// are not known.
+    /// For each process, the indexes in `sets` of the communicators that it is in; `None` if the record names none of
+    /// them, or not all.
     of: Vec<Option<Vec<usize>>>,
 }
 

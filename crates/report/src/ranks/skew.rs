@@ -77,9 +77,9 @@ impl Skew {
         often.max_by_key(|(_, often)| *often)
     }
 
-    /// Returns two times in nanoseconds. The first is the sum, over the common iterations, of the
-    /// time of the slowest process. The second is the part of that sum that would be saved if the
-    /// process at the index `place` were as fast as the slowest other process.
+    /// Returns two times in nanoseconds. The first is the sum of the slowest process's time in each of `iterations`.
+    /// The second is the part of that sum that would be saved if the process at the index `place` were never slower
+    /// than the slowest of the other processes.
     #[must_use]
     pub fn saved(&self, place: usize) -> (u64, u64) {
         let steps = self.iterations.iter();

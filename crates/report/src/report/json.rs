@@ -1,6 +1,7 @@
 //! The report as JSON. The JSON schema, which `tllmprof report --schema` prints, is derived from the types of the
 //! analyses. `docs/report-json.md` and the types of the HTML page's script are generated from that schema, so the doc
-//! comments of these types are written for users. A number whose key does not end with `_ns` has its unit in `unit`.
+//! comments of these types are written for users. For a number whose key does not end with `_ns`, the schema states the
+//! unit as `unit`.
 
 use std::io::{self, Write};
 

@@ -42,7 +42,8 @@ const MAX_LAYERS: usize = 3;
 const MAX_SLOW: usize = 5;
 /// Maximum number of rows on a screen for each of the two ledgers (host and GPU).
 const MAX_LEDGER_ROWS: usize = 5;
-/// Number of rows to which each ledger is reduced if the tables need the room.
+/// Minimum number of rows of each ledger if all tables fit completely. If they do not, each ledger gets at most this
+/// number of rows, as long as there is room for one row of each table.
 const MIN_LEDGER_ROWS: usize = 2;
 
 /// Maximum number of lines of one note on a screen.
@@ -226,7 +227,8 @@ fn measured(process: &Process, sum: &Sum, lines: &mut Lines) {
     }
 }
 
-/// The numbers of lines that the tables would need to be shown completely.
+/// The numbers of lines that the tables need if each has all its rows, up to its maximum (such as [`MAX_CALLS`] on a
+/// screen).
 struct TableSizes {
     /// Numbers of rows of the tables for slow iterations, kernels, calls, functions, ranges,
     /// experts and layers, in this order.
@@ -309,7 +311,8 @@ impl TableSizes {
         most.or_else(|| alone(0)).unwrap_or(1)
     }
 
-    /// Adds the ledgers of the windows that differ from the ledger of all windows to the text (see [`ledger::unlike`]).
+    /// Adds to the text the ledger of each window that differs much from the ledger of all windows together (see
+    /// [`ledger::unlike`]).
     fn unlike(&self, process: &Process, lines: &mut Lines) {
         let fewest = self.rows.iter().min().unwrap_or(&0);
         let room = lines.left().saturating_sub(self.others + 1 + fewest);

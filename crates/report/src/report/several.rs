@@ -30,7 +30,7 @@ const MAX_SLOW: usize = 5;
 const MAX_NOTES: usize = 6;
 /// Maximum number of layers with experts that the text lists.
 const MAX_LAYERS: usize = 3;
-/// Maximum number of lines about ranks that occur in several processes.
+/// Maximum number of lines about rank numbers that several processes have.
 const MAX_SHARED_RANKS: usize = 2;
 
 pub(crate) fn processes(report: &Report, lines: &mut Lines) {

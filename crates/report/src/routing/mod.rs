@@ -11,7 +11,7 @@ use tllmprof_record::{Event, What};
 /// Maximum number of experts whose load is stored, in all layers together. The loads of further experts are dropped.
 const MAX_EXPERTS: usize = 1 << 16;
 
-/// The number of tokens that each expert of a layer received (its load).
+/// The loads of a layer's experts. The load of an expert is the number of tokens that it received.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LayerLoad {
     pub layer: u16,
@@ -172,7 +172,7 @@ pub fn expert_gpus(command: &str, ranks: usize) -> Option<usize> {
         .filter(|gpus| *gpus > 1)
 }
 
-/// Returns the number that follows one of these options in a command line; `None` if none of them has a number.
+/// Returns the number that follows one of the options `names` in a command line; `None` if none of them has a number.
 fn option(command: &str, names: &[&str]) -> Option<usize> {
     let mut words = command.split_whitespace().peekable();
     while let Some(word) = words.next() {

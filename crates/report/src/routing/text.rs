@@ -5,7 +5,7 @@ use crate::numbers::units::Rate;
 use crate::print::lines::Lines;
 use crate::routing::{LayerLoad, mean, mean_over_gpus};
 
-/// The number of GPUs among which the experts are assumed to be divided, if the record does not
+/// The number of GPUs among which the experts are assumed to be divided, if the command line of the process does not
 /// state it.
 pub(crate) const GPUS: usize = 8;
 

@@ -89,7 +89,7 @@ pub struct Stacks {
     pub sampled: Sampled,
 }
 
-/// Writes the sampled stacks as JSON; `null` if none were sampled.
+/// Writes the sampled stacks as JSON; `null` if none were sampled and the user did not request that.
 ///
 /// # Errors
 /// Returns an error if writing fails.

@@ -43,7 +43,7 @@ pub(crate) struct Plant {
 }
 
 /// A jump of a clock by `by` nanoseconds, before the iteration with the index `step`. From then on, it shifts all times
-/// in the records of `host` or of `rank`. A field that is `None` selects all hosts or all ranks.
+/// in the record of the rank `rank` on the host `host`. A field that is `None` selects all hosts or all ranks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Jump {
     pub host: Option<u64>,
@@ -69,9 +69,11 @@ pub(crate) struct Job {
     /// Number of ranks in a group; 0 if all ranks are one group. Ranks of different groups do not
     /// wait for each other.
     pub group: u64,
-    /// A rank whose record begins later than those of the other ranks, and the first iteration in that record.
+    /// A rank whose record begins later than those of the other ranks, and the index of the first iteration in that
+    /// record. The job's first iteration has the index 0.
     pub later: Option<(u64, u64)>,
-    /// A rank whose record lacks one collective, and the iteration of that collective.
+    /// A rank whose record lacks one collective, and the index of that collective's iteration. The job's first
+    /// iteration has the index 0.
     pub lost: Option<(u64, u64)>,
     pub run: &'static str,
     /// Function that returns the process groups and communicators that a rank's record lists, as the kind and the text
@@ -347,8 +349,8 @@ impl Job {
         );
     }
 
-    /// Writes the entries about a rank's process, such as its command line, host and rank. Returns the names of the
-    /// rank's kernels and collectives.
+    /// Writes the entries about a rank's process, such as its command line, host and rank. Returns two IDs: of the name
+    /// of the rank's other kernels, and of the name of its collectives.
     fn facts(&self, rank: u64, writer: &mut RecordWriter) -> (StringId, StringId) {
         let host = rank / self.per_host;
         let zero = self.recorded(rank, 0, START);

@@ -1,4 +1,4 @@
-//! Tests of the brief report: it is short, and each number in it comes from the JSON.
+//! Tests of the brief report: it is short, and each number in it comes from the report's JSON.
 
 use std::collections::BTreeSet;
 

@@ -142,7 +142,7 @@ fn a_rule_that_mixes_the_work_of_two_steps() {
 
 #[test]
 fn no_time_is_lost_twice() {
-    // A collection between a wait and the next launch delays the launch. The delay counts as an
+    // A garbage collection between a wait for the GPU and the next launch delays the launch. The delay counts as an
     // effect of the collection, not of the wait.
     let calls = [(LAUNCH, 0, 5 * US), (WAIT, 10 * US, MS)];
     let made = SyntheticLoop {

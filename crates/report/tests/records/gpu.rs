@@ -233,7 +233,7 @@ fn gpu_metrics_go_to_the_processes_of_their_machine() {
     let start = truths[0].start;
     let end = truths[50].start + truths[50].duration;
     let metrics = process("b", &Server::rank(0).metrics(end + 3 * SAMPLE).bytes());
-    // In the mean over the window, each sample counts by the time for which it overlaps the window.
+    // In a metric's mean over the window, the weight of each sample is the time for which it overlaps the window.
     let first = metrics.metrics.samples.samples[0].start;
     let (mut sum, mut most) = (0.0, 0.0);
     for sample in 0..(end - first).div_ceil(SAMPLE) {

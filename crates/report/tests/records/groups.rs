@@ -220,7 +220,7 @@ fn collectives_of_an_engines_own_are_of_the_group_that_it_has_them_in() {
         found(&report(&job)),
         [(tp(), vec![0, 1, 2, 3]), (tp(), vec![4, 5, 6, 7])]
     );
-    // These entries do not say which ranks form the groups.
+    // The entries of these records name a group and its size, but do not say which ranks form it.
     let unknown = Job {
         groups: |rank| vec![group(format!("TP {} 4 -", rank % 4))],
         ..job

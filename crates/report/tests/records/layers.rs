@@ -15,11 +15,12 @@ const KERNEL: u64 = 10_000;
 /// Length of the gap between two kernels, in nanoseconds.
 const GAP: u64 = 1_000;
 
-/// A model with four layers and a module `sample`. Each module has two kernels. A graph with all kernels is replayed
-/// in each iteration.
+/// A model with four layers and a module `sample`. Each layer consists of two modules (attention and MLP). Each of
+/// these nine modules has two kernels. A graph with all 18 kernels is replayed in each iteration.
 struct Model {
     /// For each layer, the additional time of each kernel of its MLP, in nanoseconds.
     more: [u64; 4],
+    /// The name of the attention module in each layer.
     attention: &'static str,
     /// True if it is not known in which scope (module of the model) the two kernels of `sample` were captured.
     lost: bool,

@@ -117,8 +117,8 @@ fn of_two_ranks_the_late_one_has_its_cause() {
     }
 }
 
-/// CUPTI attaches at a different time on each rank, before the first iteration of the window. So
-/// the ranks wait for each other in the window's first collective, which must be left out.
+/// Rank 5 comes 20 ms late to the window's first collective. In real jobs the ranks wait for each other in this
+/// collective because CUPTI attaches at a different time on each rank. So the report must leave this collective out.
 #[test]
 fn the_first_collective_of_a_window_makes_no_rank_late() {
     let job = Job {

@@ -215,7 +215,7 @@ fn a_full_report_fits_a_screen() {
     let put =
         |builder: &mut Builder, at, long, what| builder.push(main, &Event::new(at, long, what));
     for n in 0..20_u64 {
-        // These events are later than all others in the record. The times are in ticks.
+        // These events are later than all others in the record. `at` is in ticks of the simulated counter.
         let (at, first) = (1_000_000 * n + 10_000 * MS, 1000 + 10 * n);
         put(
             &mut builder,
@@ -406,7 +406,7 @@ fn an_empty_record_has_a_report() {
     assert!(report.text().contains("times are unsure"));
 }
 
-/// A record that is cut off at any point, as after a crash, can still be read into a report.
+/// A record that is cut off at any point after its header of 64 KiB, as after a crash, can still be read into a report.
 #[test]
 fn any_prefix_has_a_report() {
     let (builder, truths) = Server::rank(1).record();

@@ -145,8 +145,8 @@ fn it_is_apart_from_work() {
         assert_eq!(ns(gpu, "idle: waiting for requests"), 25 * MS);
         let yes = json["findings"].as_array().unwrap().iter();
         let yes: Vec<_> = yes.filter(|finding| finding["verdict"] == "yes").collect();
-        // In the time that remains without the waits for requests, the GPU waits for the host's code for about a
-        // fifth.
+        // If the waits for requests are left out, the GPU waits for the host's code in about a fifth of the remaining
+        // time.
         let [code, note] = yes[..] else {
             panic!("{yes:?}")
         };

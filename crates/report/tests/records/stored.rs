@@ -333,8 +333,8 @@ fn what_is_printed_of_stored_records_is_as_it_was() {
     );
 }
 
-/// This record was written by an old version. That version did not mark an iteration that was cut
-/// off by the end of the process.
+/// An old version of the library wrote the record `vllm-stacks.tllmprof`. That version did not mark an iteration that
+/// was cut off by the end of the process.
 #[test]
 fn a_shutdown_in_the_last_iteration_is_not_a_finding() {
     let records = corpus();

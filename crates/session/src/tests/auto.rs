@@ -134,7 +134,7 @@ fn a_step_that_is_learnt_has_no_batch_that_a_window_could_be_opened_by() {
         let line = "window 100-102 never opened: 200 iterations by auto; TLLMPROF_WHERE: ";
         assert_eq!(process.exit(), format!("{line}{why}"));
     }
-    // If no step was recognized, the last line ends with the reason for that. No clause about `TLLMPROF_WHERE` follows.
+    // If no step was recognized, the last line of the log says so, and says nothing about `TLLMPROF_WHERE`.
     let process = Process::new(&format!("{VARIABLES} TLLMPROF_WHERE=tokens>4"));
     calls(30, LaunchKernel);
     let last = process.exit();
@@ -161,8 +161,8 @@ fn a_step_that_comes_no_more_is_gone() {
     let process = Process::new("TLLMPROF_START_STOP=5000");
     (0..200).for_each(|_| step());
     for pass in 0..40 {
-        // Each pass launches more kernels than the previous pass, and none of the previous pass's kernels, so that no
-        // pattern recurs.
+        // Each pass launches 100 kernels more than the previous pass, and begins with another kernel. So no pattern
+        // recurs.
         for kernel in 0..100 * pass {
             call_with(LaunchKernel, &[(pass << 40) + (kernel << 33)], true);
         }
@@ -255,10 +255,10 @@ fn the_first_function_of_an_engine_to_be_called_counts_instead() {
     assert!(engines::counted(LaunchKernel.into()).is_none());
 }
 
-/// Simulates 600 steps of an engine whose step function is called `each(n)` times before step n. Returns two values.
-/// The first is the log lines about the comparison of these calls with the pattern in the CUDA calls. The second is a
-/// number of steps among the last 100: those in which the session still examined each wait, so that the learner could
-/// compare it with the pattern.
+/// Simulates 600 steps of an engine whose step function is called `each(n)` times before step n. Returns the log lines
+/// that compare the number of these calls with the pattern in the CUDA calls. Also returns how many of the last 100
+/// steps ended with a low limit for waits: the thread could count at most 999 more waits before it had to report one
+/// to the session. The limit is low only while the session still makes this comparison.
 fn engine_calls(each: impl Fn(u64) -> u64) -> (Vec<String>, u64) {
     let process = Process::new("TLLMPROF_START_STOP=100000");
     call(LaunchKernel);
@@ -301,9 +301,9 @@ fn an_engines_function_that_is_called_twice_a_step_is_reported() {
 
 #[test]
 fn an_engines_function_that_is_called_once_in_three_steps_is_reported() {
-    // The engine's function is called before one of each three steps. Its position among the three steps changes. If
-    // the position were fixed, the learner (which finds steps in the CUDA calls) would recognize the step by the pause
-    // that the call causes.
+    // The engine's function is called before one of each three steps. Its position among the three steps changes. The
+    // call lengthens the time between a wait and the next launch. If this happened in exactly every third step, the
+    // learner (which finds steps in the CUDA calls) could take three steps as one.
     let (lines, _) = engine_calls(|number| u64::from(number % 3 == number / 3 * 7 % 11 % 3));
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(

@@ -109,8 +109,9 @@ fn steps_that_a_stream_capture_interrupts_do_not_count() {
             call_with(StreamEndCapture, &[7], true);
         }
     }
-    // In this test, a stream is captured in every tenth step, including the first, so these steps do not count. The
-    // search for steady steps takes `ENOUGH / 9 + 1` steps longer.
+    // A stream is captured in every tenth step, including the first. So there are never `NEEDED` steady steps in a row,
+    // and the search for them ends after `ENOUGH` steps. The steps with a capture do not count, so the search takes
+    // `ENOUGH / 9 + 1` steps longer.
     let first = ENOUGH + ENOUGH / 9 + 1;
     assert_eq!(taken(&process), (first, first + 4));
     let lines = process.log.lines();

@@ -6,7 +6,7 @@ use tllmprof_steps::trigger::Spent;
 use super::{MADE, Orders, Process, call, calls};
 use crate::live::{self, WindowRequest};
 
-/// Simulates an iteration that waited `ms` milliseconds for the GPU, and begins the next one.
+/// Ends the current iteration, as if it had waited `ms` milliseconds for the GPU, and begins the next one.
 fn waited(ms: u64) {
     MADE.orders().spent = Spent {
         wait: ms * 1_000_000,
@@ -16,7 +16,8 @@ fn waited(ms: u64) {
     MADE.orders().spent = Spent::default();
 }
 
-// The text holds several environment variables, as `NAME=VALUE` separated by spaces.
+// Environment variables for a process with a trigger: a window of three iterations opens after an iteration that waits
+// for the GPU for more than 20 ms.
 const WHEN: &str =
     "TLLMPROF_STEP=cudaGraphLaunch TLLMPROF_TRACE= TLLMPROF_WHEN=wait>20ms TLLMPROF_WHEN_STEPS=3";
 

@@ -1,4 +1,4 @@
-//! Tests which iterations a window contains, for each kind of rule for a step.
+//! Tests which iterations a window contains, for each kind of rule for a step, and which iterations the record gets.
 
 use tllmprof_calls::Call::{
     EventSynchronize, GraphLaunch, LaunchKernel, ProfilerStart, StreamSynchronize,

@@ -42,8 +42,8 @@ pub(crate) struct Registers {
     pub frame_pointer: Option<usize>,
 }
 
-/// Says where the return address is while a thread is in a function of the C library that starts a process, in the
-/// system call of this function.
+/// The place of the return address of a C library function that starts a process, while the thread is in the system
+/// call that this function makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ProcessStart {
     /// The return address is at the stack pointer.
@@ -76,9 +76,10 @@ impl Unwinder {
         Some(self.rules.function_at(modules, address)?.start)
     }
 
-    /// Adds a code address to `frames` for each function of a sleeping thread's stack, innermost first. Stops
-    /// at the first function that cannot be determined. For callers, the address is inside the call
-    /// instruction. `start` has a value if the thread sleeps in a system call that starts a process.
+    /// Adds a code address to `frames` for each function of a sleeping thread's stack, innermost first. Stops at a
+    /// function whose caller cannot be determined, or when `frames` has [`MAX_FRAMES`] addresses. For callers, the
+    /// address is inside the call instruction. `start` has a value if the thread sleeps in a system call that starts a
+    /// process.
     pub(crate) fn unwind(
         &mut self,
         modules: &Modules,

@@ -14,7 +14,7 @@ use super::Modules;
 
 /// The most code addresses whose unwind data is stored in the table.
 const MAX_ADDRESSES: usize = 1 << 12;
-/// The size in bytes from which an entry of `.eh_frame` is not read.
+/// Entries of `.eh_frame` are read only if their length field is less than this number of bytes.
 const MAX_ENTRY_BYTES: usize = 1 << 16;
 
 #[cfg(target_arch = "x86_64")]

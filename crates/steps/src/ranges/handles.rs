@@ -13,8 +13,8 @@ const FIRST_SIZE: usize = 64;
 /// The longest time that a thread waits to change the set while another thread changes it.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A set of any number of handles, which may be addresses or small numbers. 0 is not a valid handle and never
-/// in the set.
+/// A set of any number of handles, which may be addresses or small numbers. 0 and `usize::MAX` are not valid handles
+/// and are never in the set.
 pub struct Handles {
     /// The table, whose size is a power of two; none before the first handle is added. A table that got too
     /// small is not freed, because another thread may still be reading it. If handles are only added, all earlier

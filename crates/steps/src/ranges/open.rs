@@ -46,7 +46,7 @@ impl OpenRanges {
     }
 
     /// Adds a range that was pushed on the stack of an NVTX domain. Returns false if `MAX_OPEN` ranges are already
-    /// open.
+    /// open, or if that has happened before in the same window.
     #[inline]
     pub fn push(&mut self, stack: usize, begun: Begun) -> bool {
         if self.window != begun.window {

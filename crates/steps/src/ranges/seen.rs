@@ -14,7 +14,7 @@ const LONGEST: usize = 48;
 /// The number of ranges after which no more names are collected. A program that has opened that number of ranges
 /// hardly opens ranges with new names.
 const LOOKED_AT: u32 = 4096;
-/// The number of similar names that the report shows.
+/// The largest number of names that the report shows.
 const REPORTED: usize = 3;
 
 /// The first names of ranges that did not match the step rule, collected until a name matches. Of names that differ
@@ -117,7 +117,8 @@ impl Seen {
         }
     }
 
-    /// Writes the names that are most similar to `wanted`. Returns true if there were any.
+    /// Writes at most `REPORTED` names: first those that match the step rule except for the NVTX domain, then those
+    /// that are most similar to `wanted`. Returns true if any name was written.
     ///
     /// # Errors
     /// Returns an error if writing to `f` fails.

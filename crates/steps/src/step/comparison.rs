@@ -12,7 +12,7 @@ use super::counted::Counted;
 use super::learned::{Begun, Learned};
 use super::threads::Slot;
 
-/// The number of iterations in a block of the comparison, according to the lower of the two counts.
+/// The length of a block of the comparison: a block ends when both counts have grown by at least this number.
 const BLOCK: u64 = 32;
 /// The number of successive blocks in which the factor between the two counts has to be the same.
 const BLOCKS: u64 = 3;
@@ -22,7 +22,8 @@ const TOLERANCE: u64 = 16;
 /// The number of calls of the engine's function after which the comparison ends without a result.
 const LONGEST: u64 = 2048;
 
-/// The result of a comparison in which one count is a multiple of the other.
+/// The result of a comparison in which one count is about a multiple (at least twice) of the other. The fields count
+/// from the time when the learner became sure of the pattern.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mismatch {
     /// The number of calls of the engine's function.

@@ -15,7 +15,7 @@ pub enum Counted {
     Python,
 }
 
-/// The number of kinds of events. Each thread has one counter (row) for each kind.
+/// The number of kinds of events. The row of a kind is the index of its counter among the counters of a thread.
 pub const ROWS: usize = CALLS.len() + 2;
 
 impl Counted {
@@ -47,8 +47,8 @@ impl Counted {
         matches!(self, Self::Named | Self::Python)
     }
 
-    /// Returns true if the event can open or close an iteration. The end of a wait by polling can do that only if the
-    /// rule is learnt.
+    /// Returns true if the event can open or close an iteration. A query, which may end a wait by polling, can
+    /// do that only if the rule is learnt.
     pub fn counts(self) -> bool {
         self.kind()
             .is_none_or(|kind| kind.counts() || kind.queries())

@@ -32,7 +32,7 @@ impl Begun {
     }
 }
 
-/// The state of the learner, which searches the calls for a pattern, at the end of the process.
+/// The state of the learner, which searches the calls for a pattern that recurs once in each iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Learnt {
     /// The learner has found no pattern that recurs in the calls.
@@ -46,8 +46,7 @@ pub enum Learnt {
     Understood,
 }
 
-/// The memory of the learner: the trails, in which threads note their calls, and the learner itself, which
-/// reads the trails.
+/// The learner, and the trails that it reads: for each thread, the list in which the thread notes its recent calls.
 pub struct Memory {
     pub learner: Guard<'static, Learner>,
     pub trails: &'static Trails,
@@ -103,7 +102,8 @@ const fn is_followed(kind: CallPurpose) -> bool {
     )
 }
 
-/// Adds a call to `trail`, the list of a thread's recent calls that the learner reads.
+/// Adds a call to `trail`, the list of a thread's recent calls that the learner reads. Calls of kinds that the learner
+/// does not use are left out. `args` has the arguments of the call.
 pub fn note(trail: &Trail, call: Call, args: &[usize]) {
     match call.kind() {
         CallPurpose::KernelLaunch { handle } => {
@@ -300,8 +300,8 @@ impl Learned {
         self.iterations().max(given)
     }
 
-    /// Restarts counting at 0. The learnt pattern is kept. From now on a named function or range may again
-    /// become the one that counts the iterations.
+    /// Restarts counting at 0. The learnt pattern is kept. From now on a named function or range may
+    /// define the iterations instead of the pattern.
     pub fn restart(&mut self, slots: &[&Slot]) {
         self.memory.learner.restart();
         self.is_stale = true;
@@ -313,7 +313,7 @@ impl Learned {
         self.memory.trails.graphs()
     }
 
-    /// Allows a named function or range to become the one that counts the iterations.
+    /// Allows a named function or range to define the iterations instead of the learnt pattern.
     pub fn give_way(&mut self, slots: &[&Slot]) {
         self.given = None;
         for slot in slots {
@@ -323,14 +323,14 @@ impl Learned {
         }
     }
 
-    /// Called when a window opens whose iterations the learnt pattern counts. From now on the learner does not treat
-    /// these iterations as parts of longer ones.
+    /// Called when a window opens or is requested while the learnt pattern defines the iterations. From now on the
+    /// learner does not treat these iterations as parts of longer ones.
     pub fn rely(&mut self) {
         self.memory.learner.rely();
         self.is_stale = true;
     }
 
-    /// Returns true if a named function or range may become the one that counts the iterations. This is
+    /// Returns true if a named function or range may define the iterations instead of the learnt pattern. This is
     /// allowed until an iteration has been reported as certain.
     pub fn may_give_way(&self) -> bool {
         self.given.is_none()

@@ -223,14 +223,15 @@ impl Counter {
         }
     }
 
-    /// Returns true if a call of `what` may get its number (its position among the counted calls) when a
-    /// thread enters it. A wait gets its number when it returns, except the very first call, which begins
-    /// iteration 0.
+    /// Returns true if a call of `what` may get its number (its position among the counted calls) or begin an iteration
+    /// when a thread enters it. A wait can do so only when it returns, unless iteration 0 has not been reported: then
+    /// any call may begin it.
     pub fn orders_entered(&self, what: Counted) -> bool {
         !what.waits() || self.to_begin
     }
 
-    /// Returns true if this call gets its number (its position among the counted calls) when it returns.
+    /// Returns true if this call, which has returned, may get its number (its position among the counted calls) or
+    /// begin an iteration now. A call within the limit of its thread's counter does neither.
     pub fn orders_returned(&self, call: Call, slot: &Slot) -> bool {
         let cell = slot.live(call);
         cell.count() > cell.limit()
@@ -242,8 +243,9 @@ impl Counter {
             }
     }
 
-    /// Returns true if a wait has an effect only when it returns, so that a thread need not report that it enters the
-    /// wait.
+    /// Returns true if a thread need not report that it enters a wait: the learner examines a wait when it returns.
+    /// Returns false if the rule is not learnt and no learnt pattern is compared with it, or if iteration 0 has not
+    /// been reported.
     pub const fn passes_entered_waits(&self) -> bool {
         let learns = matches!(self.rule, StepRule::Learned(_)) || self.comparison.is_some();
         learns && !self.to_begin
@@ -301,8 +303,8 @@ impl Counter {
         self.captures >= WARMUP_CAPTURES
     }
 
-    /// Called at a stream capture. Returns true if the program launches graphs between its captures, so that
-    /// captures are part of its work. Returns false if the rule is not learnt.
+    /// Counts a stream capture. Returns true if the program launched graphs before each of the latest
+    /// [`WARMUP_CAPTURES`] captures, so that captures are part of its work. Returns false if the rule is not learnt.
     fn captures_at_work(&mut self) -> bool {
         let StepRule::Learned(learned) = &self.rule else {
             return false;

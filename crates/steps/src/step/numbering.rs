@@ -47,7 +47,7 @@ impl Numbering {
     }
 
     /// Returns the number of the call at which `iteration` begins. Returns `None` if no call begins it, such
-    /// as iteration 0 with a rule whose calls close iterations.
+    /// as iteration 0 if the calls close iterations and there is no warm-up.
     pub fn call_of(&self, iteration: u64) -> Option<u64> {
         self.base()
             .saturating_add(iteration.saturating_mul(self.every))

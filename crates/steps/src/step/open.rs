@@ -13,7 +13,7 @@ const MAX_FOLLOWED: usize = 8;
 struct StepRange {
     domain: AtomicUsize,
     iteration: AtomicU64,
-    /// The number of ranges that were pushed inside the tracked range and have not been popped yet.
+    /// The number of open ranges inside the tracked range that are in the same domain and are not tracked themselves.
     inner: AtomicU64,
 }
 

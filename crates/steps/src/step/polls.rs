@@ -1,5 +1,5 @@
-//! A thread's waits by polling: the thread asks again and again whether work is done, and makes no other call
-//! meanwhile.
+//! A thread's waits by polling: the thread asks again and again whether work is done. Meanwhile it makes no call that
+//! gives the GPU work or waits for the GPU.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -85,10 +85,11 @@ impl Polls {
     /// Notes a query about `handle` that began at `since` and returned `result`. `made` has the numbers of calls that
     /// the thread has made so far.
     ///
-    /// A series of queries asks about one event or stream, and ends when the thread makes another call. A single query
-    /// that finds work done is a wait under two conditions: the thread is known to poll, and it has given the GPU work
-    /// since its latest wait. The order of work and blocking waits is not known here, so a blocking wait since the
-    /// latest query counts as the wait for all work before this query.
+    /// A series of queries asks about one event or stream, and ends when the thread gives the GPU work or makes a
+    /// blocking wait. A single query that finds work done is a wait under two conditions: the thread is known to poll,
+    /// and it has given the GPU work since its latest wait. Only the numbers of calls are known here, not their order.
+    /// So if the thread has made a blocking wait since its latest query that found work done, this wait counts as the
+    /// wait for all work before the new query.
     pub fn note(&self, handle: u64, result: QueryResult, since: u64, made: CallsMade) -> Polled {
         let is_series = self.is_polling.load(Ordering::Relaxed) != 0
             && self.handle.load(Ordering::Relaxed) == handle

@@ -102,7 +102,7 @@ const fn rows_of<const N: usize>(waits: bool) -> [usize; N] {
     rows
 }
 
-/// A thread's counters of calls, and its other data for counting steps. Only one thread at a time uses a slot.
+/// A thread's counters of calls, and its other data for counting steps. Only one thread at a time counts in a slot.
 #[repr(C)]
 pub struct Slot {
     live: [Cell; ROWS],

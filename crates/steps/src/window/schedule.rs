@@ -277,7 +277,7 @@ impl Schedule {
         self.open.is_some()
     }
 
-    /// Returns the window that would be open at `iteration`, but is held back because no window may open yet.
+    /// Returns the window that was to open with `iteration` or earlier, but has to wait because no window may open yet.
     pub fn waiting_at(&self, iteration: u64) -> Option<IterationRange> {
         let window = self.coming().find(|window| window.first <= iteration)?;
         (self.held && self.open.is_none()).then_some(window)

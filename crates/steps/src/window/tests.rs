@@ -334,8 +334,8 @@ fn a_window_of_steady_iterations_begins_where_their_time_has_settled() {
     let taken = Taken::on_time(window(32, 51));
     let edges = run(Schedule::new(&asked).once_settled(), |_| true);
     assert_eq!(edges, [(32, taken), (52, taken)]);
-    // A window that waits for steady iterations never opens late, even if windows were prevented
-    // from opening before.
+    // A window of steady iterations does not count as late, even if the schedule lets other windows
+    // open late.
     let mut held = Schedule::patient(&asked);
     held.hold(false);
     assert_eq!(run(held.once_settled(), |_| true), edges);

@@ -487,7 +487,7 @@ static void native_recaptures()
 
 // ---- programs that are slow because of the machine
 
-// Starts three other processes that share the only processor that this process may use.
+// Starts three other processes that are busy on one processor, and lets this thread run only on the same processor.
 static void native_neighbours()
 {
     int first = sched_getcpu();

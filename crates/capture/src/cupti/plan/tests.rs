@@ -372,7 +372,7 @@ fn whatever_happens_in_whatever_order() {
         let was_taking = matches!(before, Taking { .. });
         let is_taking = matches!(after, Taking { .. });
         // When the recording of kernels ends, the plan must require that the end is written into the record. The only
-        // exception is `Obstructed`, after which there is no record.
+        // exception is `Obstructed`, after which the plan requires no action.
         let ends = was_taking && !is_taking && event != Obstructed;
         assert_eq!(writes_stop, ends, "{list:?}");
         let leaves = matches!(action, Action::Leave | StopAndLeave);

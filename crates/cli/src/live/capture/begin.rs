@@ -90,7 +90,7 @@ fn leave_ended(candidates: &mut Vec<CaptureCandidate>) -> Result<()> {
 }
 
 /// Reads the iteration counts of all candidates. Candidates that end before they answer are left out. Fails if a
-/// candidate sends no answer or another answer.
+/// candidate does not answer in time, or answers with something other than its status.
 fn sample(candidates: &mut [CaptureCandidate]) -> Result<Sample> {
     let since = Instant::now();
     let asked = |candidate: &mut CaptureCandidate| candidate.ask(&Request::Status);
@@ -143,9 +143,9 @@ pub(super) fn begin(
         is_gone: false,
     };
     let mut candidates: Vec<_> = processes.into_iter().map(candidate).collect();
-    // If another window is open and blocks the new window, this is the first iteration after the other window. The new
-    // window begins with this iteration at the earliest. `None` if no window blocks, or if the user did not give
-    // `--wait`.
+    // The earliest iteration with which the new windows may begin. It is the first iteration after the windows that are
+    // already open in some of the processes. `None` as long as no process has refused because of an open window, or if
+    // the user did not give `--wait`.
     let mut behind = None;
     for attempt in 1..=TRIES {
         let samples = samples(&mut candidates)?;
@@ -332,7 +332,8 @@ mod tests {
         }
     }
 
-    /// Returns an answer function for [`process`] that accepts `accepted` requests and then ends the simulated process.
+    /// Returns an answer function for [`process`] that accepts `accepted` requests. At the next request it returns
+    /// `None`, which ends the simulated process.
     fn ends_behind(accepted: u32) -> impl FnMut() -> Option<ControlEvent> {
         let mut left = accepted;
         move || {

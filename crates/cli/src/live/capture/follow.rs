@@ -24,13 +24,16 @@ pub(crate) struct Captured {
     pub status: Status,
     /// The first iteration of the window. `None` if the window has not opened.
     pub first: Option<u64>,
-    /// The last iteration of the window. `None` if the window has not closed.
+    /// The last iteration of the window. Before the window has closed, this is the planned last iteration, or `None` if
+    /// the capture has a duration (`--for`) instead of a number of iterations.
     pub last: Option<u64>,
-    /// The path of the record that contains the window.
+    /// The path of the record that contains the window, as the captured process knows it. `None` if the process writes
+    /// no record.
     pub record: Option<PathBuf>,
 }
 
-/// A process whose window (range of captured iterations) has not closed yet.
+/// A process that has accepted a window (a range of iterations to capture). `is_over` is true once the window has
+/// closed or the process has ended.
 struct Waiting {
     writer: Writer,
     captured: Captured,
@@ -43,7 +46,7 @@ type Heard = (usize, io::Result<ControlEvent>);
 /// any capture failed.
 ///
 /// # Errors
-/// The user interrupted twice, or a window did not close after it was stopped.
+/// The user interrupted twice, or a window did not close within [`CLOSING`] after it was stopped.
 pub(crate) fn follow(
     members: Vec<Member>,
     wanted: &CaptureRequest,
@@ -91,8 +94,8 @@ fn span(first: u64, last: Option<u64>) -> u64 {
     last.map_or(0, |last| last.saturating_sub(first).saturating_add(1))
 }
 
-/// Forwards the messages of one process to `to` until the process's window (a range of captured iterations) has closed.
-/// A separate thread runs this function for each process.
+/// Forwards the messages of one process to `to` until the process's window (a range of captured iterations) has closed
+/// or the connection fails. A separate thread runs this function for each process.
 fn listen(place: usize, mut connection: Connection, to: &Sender<Heard>) {
     loop {
         let event = connection.next();
@@ -110,7 +113,7 @@ struct Follow {
     /// before that time.
     stopped: Option<Instant>,
     is_stuck: bool,
-    /// The time at which an iteration or a window last began in any process.
+    /// The time at which this command last noticed that an iteration or a window had begun in any process.
     moved: Instant,
     asked: Instant,
     progress: Progress,

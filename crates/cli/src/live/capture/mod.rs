@@ -34,8 +34,8 @@ pub(crate) use read::CapturedWindows;
 
 /// Default time from the start of one capture to the start of the next, with `--repeat`.
 const EVERY: Duration = Duration::from_secs(60);
-/// Default time after which a capture gives up because no iteration begins, or because no process listens on a control
-/// socket.
+/// Default time after which a capture gives up because no iteration begins. `tllmprof attach --steps` also waits this
+/// long until the processes listen on their control sockets.
 pub(crate) const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 /// Time that a process has to close a window (a range of captured iterations) after it was asked to.
 const CLOSING: Duration = Duration::from_secs(30);
@@ -117,8 +117,8 @@ pub(crate) struct CaptureRequest {
     output: Option<PathBuf>,
 }
 
-/// Parses the path for the process's trace. The path is made absolute, because the process may have another working
-/// folder.
+/// Parses the path of `--torch-trace`, to which the captured process writes the trace of the PyTorch profiler. The path
+/// is made absolute, because that process may have another working folder.
 fn trace_path(text: &str) -> Result<String, String> {
     TracePath::parse(text).map_err(|problem| problem.to_string())?;
     let path = std::path::absolute(text).map_err(|error| worded(&error.to_string()))?;
@@ -241,8 +241,8 @@ fn folder(path: &Path) -> Result<Option<CreatedFolder<'_>>> {
     })
 }
 
-/// Captures windows (ranges of iterations) once and prints the report. Returns true if all windows were captured
-/// completely and could be read.
+/// Captures windows (ranges of iterations) once and prints the report. Returns true if every process has captured a
+/// window, and all windows could be read.
 fn capture(
     arguments: &CaptureArguments,
     interrupts: &AtomicUsize,
@@ -260,11 +260,13 @@ fn capture(
     Ok(succeeded)
 }
 
-/// Captures windows in these processes. Returns the contents of the window in the record of each process, and true if
-/// all windows were captured and recorded completely.
+/// Captures a window (a range of iterations) in each of these processes. Returns what each process's record contains of
+/// its window, and true if every process has captured a window that could be read. With `--profiler` or
+/// `--torch-trace`, a process need not write a record.
 ///
 /// # Errors
-/// A process refuses, the processes cannot agree on an iteration, or the user interrupts.
+/// A process refuses, the processes cannot agree on an iteration, a window does not close in time, or the user
+/// interrupts twice. After one interrupt, the windows are closed early, and what they contain is returned.
 pub(crate) fn take(
     processes: Vec<ListeningProcess>,
     wanted: &CaptureRequest,

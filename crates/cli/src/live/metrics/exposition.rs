@@ -292,7 +292,7 @@ mod tests {
         let expected =
             format!("# TYPE {energy} counter\n{energy}{{gpu=\"1\",uuid=\"GPU-1\"}} 1234.567\n");
         assert!(text.ends_with(&expected), "{text}");
-        // This process has no record, so the figures that come from a record are missing.
+        // Neither process has a record, so the figures that come from a record are missing.
         assert!(
             !text.contains("gpu_seconds") && !text.contains("collections"),
             "{text}"

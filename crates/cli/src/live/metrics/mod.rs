@@ -1,8 +1,8 @@
 //! `tllmprof serve-metrics`: serves figures of running processes to Prometheus.
 //!
-//! Each scrape asks the processes over their control sockets, and reads their ring files, the headers of their
-//! records, and the energy counters of the GPUs ([`energy`]). No figure is kept between scrapes. [`exposition`] writes
-//! the text.
+//! Each scrape asks the processes over their control sockets, and reads their ring files (with the latest steps and
+//! collectives), the headers of their records, and the energy counters of the GPUs ([`energy`]). No figure is kept
+//! between scrapes. [`exposition`] writes the figures as text for Prometheus.
 
 mod energy;
 mod exposition;

@@ -45,7 +45,8 @@ pub(crate) struct Captured {
     pub window: (u64, u64),
     /// Median iteration time in the window, in nanoseconds.
     pub p50: Option<u64>,
-    /// The GPU's working time as a share of the iterations' time. `None` if GPU times were not recorded.
+    /// The GPU's working time as a share of the duration of the iterations whose GPU time is known. `None` if GPU times
+    /// were not recorded.
     pub gpu: Option<f64>,
     pub iterations: u64,
     /// Number of iterations in the window whose GPU time is known.
@@ -101,7 +102,7 @@ pub(crate) fn capturing() -> String {
 
 pub(super) struct Orders {
     to: Sender<Update>,
-    /// The number of requests to stop the capture that this command runs now.
+    /// 1 if the user has asked to stop the capture that this command runs now, otherwise 0.
     interrupts: Arc<AtomicUsize>,
     running: Option<JoinHandle<()>>,
 }

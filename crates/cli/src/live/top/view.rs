@@ -124,8 +124,8 @@ impl View {
             below.push(String::new());
             below.extend(self.messages.iter().cloned());
         }
-        // The rows of processes get the lines that the other parts of the screen do not need, but at least half of
-        // the screen.
+        // The rows of processes get the lines that the other parts of the screen do not need, but at least half of the
+        // lines below the header and above the line of keys.
         let room = height.saturating_sub(lines.len() + 2);
         let room = room
             .saturating_sub(below.len())
@@ -312,7 +312,7 @@ mod tests {
             "{screen}"
         );
         assert!(!screen.contains("5-9 "), "{screen}");
-        // The selected row has to be visible on a screen of any height.
+        // Whichever row is selected, the lines must fit on a screen of any height.
         view.show((1..=20).map(row).collect());
         for _ in 0..22 {
             for height in 0..12 {

@@ -41,8 +41,8 @@ pub(super) struct ProcessRow {
     pub collections: Option<f64>,
     /// Number of times that a thread took the GIL and released it, per second. `None` if it is not known.
     pub handoffs: Option<f64>,
-    /// GPU time as a share of the iterations' time inside the windows that closed recently. If no window closed
-    /// recently, the share inside all windows since the process started. `None` if it is not known.
+    /// GPU time as a share of the duration of those iterations inside windows whose GPU time was measured. Only windows
+    /// that closed recently count; if there are none, all windows since the process started. `None` if it is not known.
     pub gpu: Option<f64>,
 }
 
@@ -175,8 +175,8 @@ impl One {
             row.collections = counted(Figures::collections);
             row.handoffs = counted(Figures::handoffs);
             // While a window (a range of captured iterations) is open, GPU times arrive late; the last of them arrive
-            // when the window closes. So a share is computed only if no window was open at the first and at the last of
-            // the samples.
+            // when the window closes. So the recent share is computed only if no window was open at the first sample,
+            // and none at the last one.
             let has_open = [first, last]
                 .iter()
                 .any(|look| look.status.phase != Phase::Armed);

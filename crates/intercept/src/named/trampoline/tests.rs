@@ -129,7 +129,7 @@ fn a_trampoline_counts_and_does_what_the_function_does() {
             let original = core::ptr::with_exposed_provenance_mut(entry.at);
             let has_avx = is_x86_feature_detected!("avx");
             let expected = has_avx.then(|| after(original));
-            // Test three cases: a thread without cells (call counters), for which the trampoline calls a Rust function
+            // Test three cases: a thread without cells (call counters), for which the trampoline calls the slow handler
             // and counts nothing; a count within the limit; and a count past it.
             for limit in [None, Some(UNLIMITED), Some(0)] {
                 slot.live(Counted::Named).set_limit(limit.unwrap_or(0));

@@ -17,8 +17,9 @@ fn own() -> FunctionPointer {
     without_provenance_mut(0x1000)
 }
 
-/// Returns a pointer that calls [`export`] through code outside all modules. The library would take a pointer into
-/// the test program for a pointer of its own module, and would ignore it.
+/// Returns a function that calls [`export`] and lies outside all modules. A function of the test program would seem to
+/// belong to this library, which is part of the test program. The library would then not wrap the simulated module's
+/// functions.
 fn foreign_export() -> GetExportTable {
     let target = (export as *const () as u64).to_le_bytes();
     let jump: &[u8] = if cfg!(target_arch = "x86_64") {

@@ -5,8 +5,9 @@ use tllmprof_record::{Anchor, CallKind, Event, Info, What};
 use super::record_writer::RecordWriter;
 use super::{COPY, Engine, GRAPH, KERNEL, MS, START, UNIX, WAIT};
 
-/// Returns the number of tokens that a layer's learned router sent to an expert. In some layers the load is even, in
-/// others one expert is busy, and in the last layer some experts are idle.
+/// Returns the number of tokens that a layer's learned router sent to an expert. In layer 0 all experts get the same
+/// number. In layer n, the numbers vary by less than 400, and one expert gets another 80 n tokens. In the last layer,
+/// every eighth expert gets none.
 fn tokens(layer: u64, layers: u64, expert: u64) -> u64 {
     let noise = (layer * 7919 + expert * 104_729) % 97;
     let most = if expert == layer * 5 % 16 {

@@ -35,8 +35,8 @@ const MODULES: [&str; 6] = [
     "self_attn.rotary_emb",
 ];
 
-/// ID of the scope (module of the model) in which the graph's first kernel is launched. The scope of its second
-/// kernel is not known.
+/// ID of the scope (module of the model) in which the first kernel of the engine's CUDA graph is launched. The scope
+/// of the graph's second kernel is not known.
 const SAMPLE: u32 = 1;
 
 /// Returns the ID of the scope (module of the model) that launches a kernel, which is given by its layer and its
@@ -123,7 +123,7 @@ impl RecordWriter {
         }
     }
 
-    /// Writes that the latest kernel was the node `node` of the graph.
+    /// Writes that the latest kernel was the node with number `node` of the engine's CUDA graph.
     pub(crate) fn node(&mut self, start: u64, node: u32) {
         if self.has_scopes {
             let what = What::KernelNode {

@@ -18,8 +18,8 @@ fn times_are_taken_in_some_blocks_of_short_iterations_and_none_of_the_others_is_
         }
     });
     let taken: Vec<_> = shown(&spans).into_iter().map(|(n, _)| n - 5).collect();
-    // The number of measured blocks depends on how long the iterations take on a busy machine, so
-    // the test accepts a range.
+    // The number of measured blocks (of `BLOCK` consecutive iterations each) depends on how long the iterations take on
+    // a busy machine, so the test accepts a range.
     assert!(
         (BLOCK as usize..17 * BLOCK as usize).contains(&taken.len()),
         "{taken:?}"
@@ -104,8 +104,8 @@ fn calls_are_not_followed_in_iterations_that_are_not_timed_once_no_span_is_open(
     let gpu = Gpu::new(27);
     let stream = gpu.stream(1);
     let before = gpu.lost();
-    // The simulated iterations are short, so measuring them is relatively expensive. Therefore only few blocks of
-    // iterations are measured after the first block.
+    // The simulated iterations are so short that measuring them is relatively expensive. Therefore only the window's
+    // first block of iterations (`timed`) and a few later blocks are measured, but not the block right after `timed`.
     let timed = 5..5 + BLOCK;
     for waits_at_last in [true, false] {
         let spans = gpu.spans(|| {

@@ -10,7 +10,8 @@ use super::sleep::{Sleep, SleepKind};
 use super::{StackSample, by_frequency};
 use crate::events::facts::name;
 
-/// Minimum share of a wait's samples, as a fraction, at which a program must be found for the program to be named.
+/// Minimum share of a wait's samples, as a fraction, at which a program must be the awaited one for the program to be
+/// named. Samples at which the awaited program is not known do not count.
 const MIN_SHARE: f64 = 0.25;
 /// Maximum number of programs that are named for one wait.
 const MAX_NAMES: usize = 2;

@@ -35,7 +35,7 @@ pub const ENOUGH: u64 = 200;
 const MAX_SAMPLES: usize = 1 << 20;
 /// Beginning of the names of the functions of a CUDA runtime that is linked statically.
 const STATIC_RUNTIME: &str = "libcudart_static_";
-/// The name in the record of all code that is in no module.
+/// The name in the record of code that is not in a module (the program or a library), such as generated code.
 const NO_MODULE: &str = "[no module]";
 /// Maximum number of tasks (other threads and child processes) whose states are stored for one sample of a waiting
 /// thread.
@@ -193,7 +193,7 @@ impl RawStacks {
         self.workers.add(thread, Span { start, end });
     }
 
-    /// Returns the samples, sorted by thread and time, and the frames with their names.
+    /// Returns the samples, sorted by thread and time, the frames with their names, and the host functions.
     pub(crate) fn finish(mut self, facts: &Facts, strings: &Strings) -> Sampled {
         self.samples
             .sort_by_key(|sample| (sample.thread, sample.at));
@@ -329,7 +329,7 @@ impl SampleCounts {
         self.samples.max(self.native) >= ENOUGH
     }
 
-    /// Returns the share of samples that were rejected, as a fraction.
+    /// Returns the share of samples that were rejected, as a fraction. Samples of native stacks do not count.
     #[must_use]
     pub fn rejected_share(self) -> f64 {
         self.rejected as f64 / (self.samples + self.rejected).max(1) as f64

@@ -28,11 +28,12 @@ const MIN_AT_WORK_IN_ALL: f64 = 0.25;
 /// sample of each wait (`MIN_INSIDE`). With fewer, a sleeping task does not count as the cause of the waits.
 const MIN_WAITS: u64 = 8;
 const MIN_INSIDE: u64 = 8;
-/// Minimum share of a thread's waits, as a fraction, for which this holds: a sleeping task has run at some time between
-/// the previous wait and this wait. Below this share, the task is not the cause of the waits.
+/// Minimum share of a thread's waits, as a fraction, before which a sleeping task must have run to count as the cause
+/// of the waits. The time before a wait is the time since the thread's previous wait.
 const MIN_RUNS: f64 = 0.8;
-/// Maximum share of the samples inside a thread's waits, as a fraction, for which this holds: a sleeping task has run
-/// since the previous sample. A task that runs more often, such as one that polls, is not the cause of the waits.
+/// Maximum share of the samples inside a thread's waits, as a fraction, at which a sleeping task has run since the
+/// previous sample. A task that runs more often, such as one that polls, does not count as the cause of the waits. The
+/// first sample of each wait is left out.
 const MAX_RUNS_INSIDE: f64 = 0.5;
 /// Maximum time in nanoseconds between a sample of a waiting thread and a sample of another thread, for the second
 /// sample to show what the other thread did at the time of the first.
@@ -303,7 +304,7 @@ fn nearest(samples: &[StackSample], thread: u32, at: u64) -> Option<usize> {
 }
 
 /// For each waiting thread and task, true if the thread's waits end because the task runs. This is assumed if the task
-/// runs before most waits but rarely inside them (see [`MIN_RUNS`] and [`MAX_RUNS_INSIDE`]).
+/// has run between almost every wait and the next, but rarely inside a wait (see [`MIN_RUNS`] and [`MAX_RUNS_INSIDE`]).
 struct Linked(HashMap<(u32, TaskKey), bool>);
 
 /// Numbers of samples of a thread's waits at which a task has run since the previous sample: at first samples of

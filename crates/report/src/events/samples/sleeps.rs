@@ -52,7 +52,8 @@ struct Stacks<'a> {
     /// Native functions on the stack between the system call and the program's innermost native
     /// function, the innermost first.
     inner: Vec<&'a Function>,
-    /// The innermost native function that belongs to the program.
+    /// The innermost native function that belongs to the program. `None` if there is none, or if it called the Python
+    /// code that sleeps.
     native: Option<&'a Function>,
     /// Python functions on the stack, the innermost first.
     python: Vec<&'a Function>,

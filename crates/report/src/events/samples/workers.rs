@@ -1,4 +1,4 @@
-//! Waits for other threads of the process that give work to the GPU during that time.
+//! Finds the waits of a thread for another thread of the process, which gives work to the GPU during the wait.
 //!
 //! A wait on a condition variable may end because a request arrives, or because another thread that works on the same
 //! step, such as PyTorch's thread for the backward pass, is done. Both waits look the same on the thread's stack. They
@@ -14,7 +14,7 @@ use crate::events::spans::{self, Span};
 /// Maximum time, in nanoseconds, between two calls of a thread that give work to the GPU. If the time is longer, the
 /// thread is not regarded as at work between these calls.
 const MAX_APART_NS: u64 = 1_000_000;
-/// Maximum number of stored time spans in which threads gave work to the GPU.
+/// Maximum number of time spans, of all threads together, that [`Workers`] stores. Further spans are left out.
 const MAX_SPANS: usize = 1 << 20;
 /// Minimum number of samples of a wait. With fewer, the wait does not count as a wait for another thread.
 const MIN_SAMPLES: u64 = 8;
@@ -158,8 +158,8 @@ mod tests {
         }
     }
 
-    /// Returns the kind and the cause of the thread's waits. `calls` adds the calls of another
-    /// thread in the step that begins at the given time, in nanoseconds.
+    /// Returns the wait of the thread `MAIN`, with the kind and the cause that [`Workers::name_waits`] gives it.
+    /// `calls` adds the calls of another thread in the step that begins at the given time, in nanoseconds.
     fn named(calls: impl Fn(&mut Workers, u64)) -> Sleep {
         let mut workers = Workers::default();
         for step in 0..40 {

@@ -11,7 +11,8 @@ use crate::events::launches::{Launches, MAX_CLOCK_ERROR_NS};
 
 /// Maximum number of streams of a GPU of which pairs are examined. The streams with the most work are kept.
 const MAX_STREAMS: usize = 8;
-/// Minimum share of the counted iterations in which a stream must have work, as a fraction.
+/// Minimum share of the counted iterations in which a stream must have work, as a fraction. An iteration is counted if
+/// it has recorded kernels and the report's figures include it.
 const MIN_ITERATIONS: f64 = 0.8;
 /// Maximum share of a stream's work that may belong to CUDA graphs or to collectives, as a fraction. The order of the
 /// kernels in a graph is part of the graph and does not depend on streams, and collectives wait for other ranks by
@@ -153,7 +154,8 @@ fn sums(
     (sums, crowded)
 }
 
-/// The explanation of one change from a stream to the other.
+/// The explanation of one change from a stream to the other, that is, why a piece of work of one stream began after the
+/// preceding piece, which ran on the other stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Explained {
     order: StreamOrder,
@@ -293,8 +295,9 @@ impl Ordering<'_> {
         sums
     }
 
-    /// Explains why a piece of work began after the other stream's piece `before`. `previous` is the latest piece of
-    /// the same stream. Returns `None` if the two ran at once, or if no mechanism is seen.
+    /// Explains why the piece of work `at` began after the other stream's piece `before`. `previous` is the latest
+    /// earlier piece of the same stream as `at`. All three are indexes in the tally's `pieces`. Returns `None` if the
+    /// pieces `before` and `at` ran at once, or if no mechanism is found.
     fn explain(&self, before: usize, at: usize, previous: Option<usize>) -> Option<Explained> {
         let pieces = &self.tally.pieces;
         let (ended, piece) = (&pieces[before], &pieces[at]);
@@ -346,9 +349,10 @@ impl Ordering<'_> {
         })
     }
 
-    /// Returns the wait of the launching thread that began before the end of the piece `before`, and returned after
-    /// this end but before the thread made the call. A wait for another stream does not count. Returns `None` if there
-    /// is no such wait.
+    /// Returns the explanation that the host waited for the piece `before` and then made the call `call`. The wait must
+    /// be one of the thread that made the call. It must begin after the piece was enqueued and before the piece ended,
+    /// and return after that end (up to [`MAX_CLOCK_ERROR_NS`] earlier is allowed) and before the call. A wait for
+    /// another stream does not count. Returns `None` if there is no such wait.
     fn host_wait(&self, before: usize, call: &PieceCall) -> Option<Explained> {
         let piece = &self.tally.pieces[before];
         let ended = piece.end;

@@ -48,7 +48,8 @@ pub(super) struct PieceCall {
     pub end: u64,
 }
 
-/// The effect of a CUDA function on the order of streams. In a record, a CUDA function is a row of a table.
+/// The effect of a CUDA function on the order of streams. (A "row" is a CUDA function: a record has a table of them,
+/// and its events name a function by its row in that table.)
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RowRole {
     Enqueues(PieceKind),
@@ -159,7 +160,8 @@ impl<'a> StreamTally<'a> {
             end,
         };
         match role {
-            // Kernels are matched to their calls elsewhere, by their correlation numbers.
+            // `piece_calls` matches kernels to their calls by correlation number, with the launches that a
+            // `LaunchTally` collects.
             RowRole::Enqueues(PieceKind::Kernel) => {}
             RowRole::Enqueues(kind) => self.copies.entry((stream, *kind)).or_default().push(call),
             RowRole::CopiesAndWaits => {

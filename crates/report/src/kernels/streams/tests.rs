@@ -213,10 +213,11 @@ fn the_host_waits_between_the_launches() {
     assert_eq!(pair.order, Some(StreamOrder::Host));
     assert_eq!((pair.waits, pair.calls), (Some(14), STEPS));
     assert_eq!(pair.call.as_deref(), Some("cuStreamSynchronize"));
-    // The wait is for another stream.
+    // This wait is for a third stream, whose handle is 0xc, and not for the first stream.
     let other = WaitFor(0xc, 5, 412);
     assert_eq!(order(&[FIRST, other, late(415), Wait(420, 740)]), None);
-    // No wait lasts until the first stream's work ends, so the host is merely late.
+    // In these steps, no wait before the second launch lasts until the first stream's work ends. So the second launch
+    // comes late for another reason.
     assert_eq!(order(&[FIRST, Wait(5, 300), late(415)]), None);
     assert_eq!(order(&[FIRST, late(415), Wait(420, 740)]), None);
     // The wait began before the first stream's work was launched, so the host did not wait for that work.

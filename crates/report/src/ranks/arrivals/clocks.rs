@@ -13,11 +13,11 @@ use crate::ranks::Rank;
 
 /// Maximum number of a group's collectives that are used to align clocks. If there are more, every n-th one is used.
 const MAX_EVENTS: usize = 4096;
-/// Maximum error between the times of two processes that read the same host's clock, in
+/// Assumed maximum error between the times of two processes that read the same host's clock, in
 /// nanoseconds.
 const SHARED_CLOCK_ERROR_NS: u64 = 1_000;
-/// Maximum difference between the jumps of two hosts' clocks, in nanoseconds, for the conclusion that not these
-/// clocks but their reference clock jumped.
+/// Maximum difference between the sizes of the jumps of two hosts' clocks, in nanoseconds, for the conclusion that the
+/// reference clock jumped instead of these two clocks.
 const MAX_JUMP_DIFFERENCE_NS: i64 = 25_000;
 
 /// The clock of a host, compared with the clock of a reference host.
@@ -195,8 +195,9 @@ impl Clocks {
         true
     }
 
-    /// Returns, for each of the `new` hosts, the times at which collectives ended and their offsets
-    /// from the times at which the same collectives ended on the `known` hosts.
+    /// Returns, for each of the `new` hosts, a pair for each of at most [`MAX_EVENTS`] collectives, in nanoseconds: the
+    /// time at which the collective ended on this host, and the offset of this time from the time at which it ended on
+    /// the `known` hosts, on the reference clock. Medians are used if several ranks or known hosts take part.
     fn offsets(
         &self,
         group: &Group<'_>,
@@ -290,7 +291,8 @@ impl Clocks {
     }
 
     /// Returns the assumed error between times of different ranks of a group, in nanoseconds. If the ranks are on
-    /// several hosts, this is the largest error in the alignment of these hosts' clocks (see [`HostClock::error`]).
+    /// several hosts, this is the largest error in the alignment of these hosts' clocks (see [`HostClock::error`]), but
+    /// at least [`SHARED_CLOCK_ERROR_NS`], which is the error on a single host.
     pub(crate) fn error(&self, group: &Group<'_>) -> u64 {
         let mut hosts: Vec<_> = group
             .lanes

@@ -1,20 +1,20 @@
 //! The offset between two clocks, computed from events whose time is known on both clocks. The
 //! offset is a straight line over time, or several lines if a clock jumps.
 
-/// Minimum number of points (times of events with their offsets) in a block. Each block is
-/// represented by the median of its points.
+/// Minimum number of points (times of events with their offsets) in a block, unless there are fewer points in all. Each
+/// block is represented by the median of its points.
 const MIN_BLOCK_POINTS: usize = 8;
 /// Maximum number of blocks. If there are many points, each block has more than [`MIN_BLOCK_POINTS`] points.
 const MAX_BLOCKS: usize = 64;
 /// Minimum number of blocks for which a drift of the clock is computed. With fewer, the drift is assumed to be 0.
 const MIN_DRIFT_BLOCKS: usize = 4;
-/// Minimum difference in offset between neighbouring blocks that is regarded as a jump of a clock,
-/// in nanoseconds.
+/// Minimum difference in offset between neighbouring blocks, in nanoseconds, that is regarded as a jump of a clock. The
+/// part of the difference that the clock's drift explains is subtracted before.
 const MIN_JUMP_NS: f64 = 50_000.0;
 /// Minimum ratio of a jump's size to the noise, which is the typical distance of a point from the median of its block.
 const MIN_JUMP_TO_NOISE: f64 = 10.0;
 
-/// Maximum absolute offset between two clocks, in nanoseconds. Larger values are cut to this limit.
+/// Maximum absolute offset between two clocks, in nanoseconds. A larger offset is replaced by this limit.
 const MAX_OFFSET_NS: i64 = 1 << 60;
 
 /// A straight line: the offset between two clocks as a function of time.

@@ -25,7 +25,8 @@ const HOST_CAUSE_NAMES: [&str; HOST_CAUSES] = [
 /// conclusion that the rank has more work.
 const MIN_WORK_RATIO: f64 = 1.1;
 
-/// Causes of a rank's late arrivals, in nanoseconds. They and an unexplained rest add up to `late`.
+/// Causes of a rank's late arrivals. The times `host`, `work` and `launch`, and an unexplained rest, add up to `late`.
+/// All times are in nanoseconds.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct LatenessCauses {
     pub late: u64,
@@ -36,9 +37,9 @@ pub struct LatenessCauses {
     /// Time for which the rank's GPU was idle between the previous collective and the late one, minus the same time of
     /// the median rank, as far as the other causes do not explain the lateness.
     launch: u64,
-    /// Number of tokens of this rank, and of the median rank. Both are 0 unless the GPU's work is a cause.
+    /// Number of tokens of this rank, and of the median rank. Both are 0 unless `work` is greater than 0.
     tokens: [u64; 2],
-    /// Number of kernels of this rank, and of the median rank. Both are 0 unless the GPU's work is a cause.
+    /// Number of kernels of this rank, and of the median rank. Both are 0 unless `work` is greater than 0.
     kernels: [u64; 2],
 }
 
@@ -84,8 +85,8 @@ impl<'a> KnownIterations<'a> {
         Some(all[at].1)
     }
 
-    /// Returns true if a window of the process `place` begins in an iteration after `after` and up
-    /// to `to`.
+    /// Returns true if a window of the process with the index `place` begins with one of the iterations after `after`,
+    /// up to and including `to`.
     pub(crate) fn opens(&self, place: usize, after: u32, to: u32) -> bool {
         let first = &self.first[place];
         let next = first.partition_point(|first| *first <= after);
@@ -116,7 +117,7 @@ impl<'a> KnownIterations<'a> {
     }
 
     /// Returns the host's times by cause from the iteration `from` to the iteration `to`, as medians over all ranks
-    /// of a group except the rank `lane`. `at` is the group's index.
+    /// of a group except the rank with the index `lane` in the group. `at` is the group's index.
     fn usual(
         &mut self,
         (at, group): (usize, &Group<'_>),

@@ -32,8 +32,9 @@ pub(crate) struct Lane<'a> {
     /// Index of the process among all processes.
     pub place: usize,
     all: &'a [Collective],
+    /// The lane's collectives in order, as indexes in `all`, which contains all collectives of the process.
     of: Vec<u32>,
-    /// The iterations in order: the number of each iteration, and the range of its collectives, as
+    /// The iterations in the order of their numbers: the number of each iteration, and the range of its collectives, as
     /// a start index and an end index in `of`.
     steps: Vec<(u32, u32, u32)>,
 }
@@ -61,7 +62,8 @@ pub(crate) struct Matched<'a> {
     /// Indexes of the processes that have far fewer iterations than the median process of their group. The group leaves
     /// these processes out.
     pub few: Vec<usize>,
-    /// Indexes of the processes with collectives in which no other process takes part.
+    /// Indexes of the processes of which no collective was matched with a collective of another process. Processes
+    /// without collectives and the processes in `few` are left out.
     pub alone: Vec<usize>,
 }
 
@@ -137,8 +139,8 @@ impl Group<'_> {
         self.events.chunks_exact(self.lanes.len().max(1))
     }
 
-    /// Returns about `most` events (matched collectives), evenly spaced; all events if there are
-    /// fewer.
+    /// Returns at most `most` events (matched collectives), evenly spaced; all events if there are not
+    /// more than `most`.
     pub(crate) fn some(&self, most: usize) -> impl Iterator<Item = &[u32]> {
         let each = self.events().len().div_ceil(most.max(1)).max(1);
         self.events().step_by(each)
@@ -269,9 +271,9 @@ fn events(lanes: &[&Lane<'_>]) -> Vec<u32> {
     found
 }
 
-/// Returns true if the collectives of two lanes (one for each process) are the same: for a suitable
-/// offset between their clocks, neither process ends a collective before the other has begun it. On
-/// one host this offset must be nearly 0.
+/// Returns true if the collectives of two lanes (one for each process) are the same: for a suitable offset between
+/// their clocks, neither process ends a collective before the other has begun it, with few exceptions. If both
+/// processes are on one host (`is_here`), this offset must be nearly 0.
 fn are_same(one: &Lane<'_>, other: &Lane<'_>, is_here: bool) -> bool {
     let events = events(&[one, other]);
     let pairs = events.chunks_exact(2);

@@ -62,8 +62,9 @@ impl Bound {
         }
     }
 
-    /// Returns the verdict on the time in `sum`. `is_whole` is true if there is a record of each rank. If it is false,
-    /// the other ranks may wait for a rank without a record, so the verdict is never transfer-bound or mixed.
+    /// Returns the verdict on the time in `sum`. `is_whole` is true if no rank is missing in the comparison (see
+    /// `Arrivals::is_whole`). If a rank is missing, the other ranks may wait for it during the time that seems to be
+    /// transfer, so the verdict is never transfer-bound or mixed.
     fn judge(sum: &Sum, is_whole: bool) -> Self {
         let all = (sum.wait + sum.transfer).max(1) as f64;
         let off = sum.unsure as f64 / all;
@@ -108,7 +109,8 @@ pub struct Arrivals {
     pub jumps: Vec<ClockJump>,
     /// Notes on data that are left out, with the reasons.
     pub notes: Vec<String>,
-    /// True if there is a record of each rank of the job.
+    /// True if no rank is missing in the comparison: as far as is known, each rank of the job has a record with
+    /// collectives, and no process was left out.
     is_whole: bool,
     kinds: Vec<BTreeMap<u8, Sum>>,
     late: Vec<u32>,
@@ -171,8 +173,8 @@ impl Arrivals {
         Bound::judge(&step.sum, self.is_whole)
     }
 
-    /// Returns, for each process, its lateness in one iteration: the time in microseconds by which
-    /// it arrived at collectives later than the median rank; `None` if none of its collectives in
+    /// Returns, for each process, its lateness in the iteration with the index `step` in `steps`: the time in
+    /// microseconds by which it arrived at collectives later than the median rank; `None` if none of its collectives in
     /// this iteration was matched.
     pub fn late(&self, step: usize) -> impl Iterator<Item = Option<u32>> {
         let ranks = self.ranks.len();
@@ -191,8 +193,8 @@ impl Arrivals {
         places
     }
 
-    /// Returns the mean time of the matched iterations in nanoseconds: first as recorded, then as
-    /// estimated for the case that the process arrived at collectives together with the other processes.
+    /// Returns the mean time of the iterations with matched collectives, in nanoseconds: first as recorded, then as
+    /// estimated for the case that the process arrived at collectives together with the last of the other processes.
     #[must_use]
     pub fn step_without(&self, process: usize) -> (u64, u64) {
         let steps = self.steps.iter();
@@ -202,16 +204,16 @@ impl Arrivals {
         (all / count, all.saturating_sub(saved) / count)
     }
 
-    /// Returns the share of the matched iterations' time, as a fraction, that would be saved if the
-    /// process arrived at collectives together with the other processes.
+    /// Returns the share of the time of the iterations with matched collectives, as a fraction, that would be saved if
+    /// the process arrived at collectives together with the last of the other processes.
     #[must_use]
     pub fn gain(&self, process: usize) -> f64 {
         let (now, then) = self.step_without(process);
         (now - then) as f64 / now.max(1) as f64
     }
 
-    /// Returns the time `ns`, which is a sum over the ranks, as a fraction of the time of the matched iterations on all
-    /// ranks.
+    /// Returns the time `ns`, which is a sum over the ranks, as a fraction of the time of the iterations with matched
+    /// collectives on all ranks.
     #[must_use]
     pub fn part(&self, ns: u64) -> f64 {
         let took = |step: &StepSum| step.took as f64 * f64::from(step.ranks);
@@ -247,8 +249,8 @@ impl StepSum {
     }
 }
 
-/// Returns the indexes of the processes that do not share their rank number with another process. If some processes do,
-/// adds a note on this to `notes`.
+/// Returns those indexes in `with` whose processes do not share their rank number with another process in `with`. If
+/// some processes share a rank number, adds a note on this to `notes`.
 fn own_ranks(processes: &[Rank<'_>], with: &[usize], notes: &mut Vec<String>) -> Vec<usize> {
     let mut by_rank: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for place in with {

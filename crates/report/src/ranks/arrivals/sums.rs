@@ -1,4 +1,4 @@
-//! Time in collectives, divided into waiting and transfer: for each collective, iteration and rank.
+//! Time in collectives, divided into waiting and transfer, and added up by iteration, rank, operation and group.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,8 +16,8 @@ const MIN_LATENESS_NS: u64 = 5_000;
 /// Minimum share of an iteration's time, as a fraction, that a rank must cost the other ranks to be
 /// reported as the iteration's last rank.
 const MIN_HELD_SHARE: f64 = 0.01;
-/// Maximum time, in nanoseconds, by which one rank may seem to end a collective before another rank
-/// begins it. A larger time shows that the two ranks ran different collectives.
+/// Maximum time, in nanoseconds, by which one rank may seem to end a collective before another rank begins it, in
+/// addition to the error between their clocks. A larger time shows that the two ranks ran different collectives.
 const MAX_OVERLAP_ERROR_NS: u64 = 5_000;
 
 /// Sums of the time in collectives, over all their ranks. Times are in nanoseconds.
@@ -45,7 +45,8 @@ pub struct RankSum {
     pub late: u64,
     /// Time that the other ranks waited for this rank, summed over these ranks.
     pub lost: u64,
-    /// Time by which collectives would have begun sooner if this rank had not been late.
+    /// Estimated time that would have been saved if this rank had arrived at collectives together with the last of the
+    /// other ranks.
     pub saved: u64,
     pub why: LatenessCauses,
 }
@@ -58,9 +59,9 @@ pub struct StepSum {
     pub sum: Sum,
     /// Mean duration of the iteration over all ranks.
     pub took: u64,
-    /// The index of the process that delayed the other processes longest, and the time by which
-    /// collectives would have begun sooner if that process had not been late; `None` if this time
-    /// is less than a hundredth of the iteration.
+    /// The index of the process that delayed the other processes longest, and the estimated time that would have been
+    /// saved if that process had arrived at collectives together with the last of the others. `None` if this time is
+    /// less than a hundredth of the iteration.
     pub last: Option<(usize, u64)>,
     pub why: LatenessCauses,
 }
@@ -103,7 +104,8 @@ impl Sum {
     }
 }
 
-/// A table of figures, with a cell for each combination of an iteration and a rank.
+/// Figures of iterations. `sums` has an entry for each iteration. `late` and `saved` have a cell for each combination
+/// of an iteration and a rank.
 struct Cells {
     ranks: usize,
     /// Numbers of the iterations of the table, in ascending order.
@@ -201,7 +203,7 @@ struct CollectiveEvents<'a> {
     clocks: &'a Clocks,
     error: u64,
     is_work_known: bool,
-    /// Start of the current collective in each process, on a common clock.
+    /// Start of the current collective in each process, in nanoseconds of the reference host's clock.
     begins: Vec<i64>,
     ends: Vec<i64>,
     each: Vec<Sum>,
@@ -219,8 +221,8 @@ impl CollectiveEvents<'_> {
         })
     }
 
-    /// Reads the times of a matched collective into the buffers. Returns true if these times are
-    /// possible for a single collective.
+    /// Stores the starts and ends of a matched collective in `begins` and `ends`. Returns true if these times are
+    /// possible for a single collective, that is, if no rank ends before another begins.
     fn begin(&mut self, event: &[u32]) -> bool {
         self.begins.clear();
         self.ends.clear();

@@ -24,7 +24,8 @@ fn gpu(comparison: &Comparison) -> [f64; 5] {
 
 #[test]
 fn gpu_times_are_compared_of_iterations_that_both_runs_have_them_of() {
-    // Of each three blocks of eight iterations, one block has a fifth of the GPU time of the other two blocks.
+    // The run is divided into blocks of eight iterations. The GPU time of an iteration is 1 ms in every third block,
+    // beginning with the first block, and 5 ms in the other blocks.
     const fn time(n: u64) -> u64 {
         if n % 24 < 8 { 1_000_000 } else { 5_000_000 }
     }
@@ -39,8 +40,8 @@ fn gpu_times_are_compared_of_iterations_that_both_runs_have_them_of() {
     let text = comparison.text();
     assert!(text.contains("\nGPU time, mean (72)  "), "{text}");
     assert!(!text.contains("not the same ones"), "{text}");
-    // Too few iterations have GPU times in both runs. So all GPU times are compared, and a note
-    // says that they are not from the same iterations.
+    // No iteration has a GPU time in both runs. So all GPU times are compared, and a note says that they are not from
+    // the same iterations.
     let others = of(|n| (n % 24 >= 8 && n % 24 < 16).then(|| time(n)));
     let comparison = compare(&some, &others);
     assert_eq!(gpu(&comparison), [1e6, 5e6, 4.0, 72.0, 64.0]);

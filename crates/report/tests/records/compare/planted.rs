@@ -1,5 +1,6 @@
-//! Tests of comparisons with a planted change: on one side, one part of an iteration takes longer, by about 2 % of the
-//! iteration. `compare` has to find the change and name its cause. Without a change, it must report none.
+//! Tests of comparisons with a planted change: on one side, a part of each iteration takes longer, or one kernel is
+//! missing, so that the iteration's time changes by about 2 %. `tllmprof compare` has to find the change and name its
+//! cause. Without a change, it must report none.
 //!
 //! The test suite runs only a few comparisons; `scripts/compare-sweep` runs more.
 
@@ -24,8 +25,8 @@ const BETWEEN: f64 = 0.004;
 /// Width of the range from which a run's drift is drawn. The drift is the relative change of the times from the first
 /// iteration of the run to the last, and the middle of the range is 0.
 const DRIFT: f64 = 0.004;
-/// Additional time in each iteration due to the planted change, in nanoseconds: 2 % of an
-/// iteration.
+/// Time by which the planted change makes each iteration longer (or shorter, for [`Plant::KernelGone`]), in
+/// nanoseconds: about 2 % of an iteration.
 const MORE: f64 = 200.0 * US;
 /// Number of layers of the simulated model.
 const LAYERS: u32 = 4;
@@ -176,8 +177,8 @@ impl RecordWriter {
     }
 }
 
-/// The times of the parts of an iteration, in nanoseconds. A planted change makes one of them
-/// longer.
+/// The parts of an iteration: their times in nanoseconds, and the numbers of its launches and tokens. A planted change
+/// alters some of them.
 struct Parts {
     code: f64,
     collection: f64,
@@ -386,8 +387,8 @@ fn is_found(comparison: &Comparison, plant: Plant) -> bool {
     }
 }
 
-/// Returns true if the planted cause is the first row with a statistically certain change, in the list where the cause
-/// is expected.
+/// Returns true if the planted cause is named in the list where it is expected (see [`Plant::cause`]). In most lists it
+/// must be the first row with a statistically certain change. In the list of notes, any note may contain its text.
 fn is_named(comparison: &Comparison, plant: Plant) -> bool {
     let json = json(comparison);
     let (list, name) = plant.cause();

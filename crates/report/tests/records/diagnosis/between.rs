@@ -1,5 +1,5 @@
-//! Tests of causes between calls: code, sleeps, waits for requests, and the thread's figures from
-//! the operating system.
+//! Tests of findings about the host's time between CUDA calls: it runs code, sleeps, waits for requests or has no
+//! processor. Some of these findings need the thread's figures from the operating system.
 
 use tllmprof_record::Used;
 use tllmprof_report::Verdict;
@@ -36,8 +36,8 @@ fn code_that_the_gpu_waits_for() {
 
 #[test]
 fn a_host_that_the_gpu_never_keeps_waiting_decides_how_long_a_step_takes() {
-    // In this test it is unknown how long the GPU is busy. But the host waits for the GPU for only 10 µs, so the GPU
-    // has nearly always finished before the wait begins.
+    // Without recorded kernels it is unknown how long the GPU is busy. But the host waits for the GPU for only 10 µs in
+    // each iteration, so the GPU must have ended nearly all its work before the wait begins.
     let made = |wait| SyntheticLoop {
         calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 9900 * US - wait, 9900 * US)],
         gpu: Some((0, 9900 * US)),
@@ -82,8 +82,8 @@ fn waits_for_the_host(used: &[(Used, u64, u32)]) -> SyntheticLoop {
 
 #[test]
 fn a_host_that_sleeps() {
-    // The thread was on a processor for only 1 ms, so it slept both during its wait for the GPU and
-    // in its code.
+    // In each iteration of 10 ms, the thread was on a processor for only 1 ms, so it slept both during its wait for the
+    // GPU (4 ms) and in its code (6 ms).
     let made = waits_for_the_host(&[(Used::Ran, MS, 9)]);
     let report = report(std::slice::from_ref(&made));
     assert_eq!(yes(&report), ["host-blocked"]);
@@ -91,8 +91,8 @@ fn a_host_that_sleeps() {
     let said = "asleep or blocked: between cuStreamSynchronize and cuLaunchKernel (48.8 %)";
     assert!(first.evidence.contains(said), "{}", first.evidence);
     assert!((first.loss.unwrap() - 0.5).abs() < 0.01, "{first:?}");
-    // The thread may have been on a processor during its wait for the GPU, so it is not certain
-    // that it slept in its code.
+    // The thread was on a processor for 6 ms and off it for 4 ms. It may have slept only during its wait for the GPU,
+    // which takes 4 ms, so it is not certain that it slept in its code.
     let runs = [(Used::Ran, 6 * MS, 9)];
     says(waits_for_the_host(&runs), "host-blocked", Verdict::No);
     // The thread was on a processor during its measured waits for the GPU, so it must have slept in
@@ -227,7 +227,7 @@ fn a_loop_that_gives_the_gpu_nothing_to_do() {
     let evidence = finds(only_waits(10 * MS), &["no-gpu-work"]);
     let code = "time: code between cuStreamSynchronize and cuStreamSynchronize (97.0 %), code before cuStreamSynchronize (2.5 %)";
     assert!(evidence.ends_with(code), "{evidence}");
-    // Each of these calls gives work to the GPU, so the rule on a process without work does not hold.
+    // Each of these calls gives work to the GPU, so the finding `no-gpu-work` does not hold.
     for call in [LAUNCH, COPY, COPY_ASYNC] {
         let mut some = only_waits(100 * US);
         some.calls.insert(0, (call, 0, US));
@@ -239,7 +239,8 @@ fn a_loop_that_gives_the_gpu_nothing_to_do() {
         ..only_waits(100 * US)
     };
     says(cut, "no-gpu-work", Verdict::Unknown);
-    // The thread waits inside its calls, which take long although their stream is empty.
+    // Most of the time, the thread is inside its calls that wait for the GPU. The finding `no-gpu-work` needs a thread
+    // that is mostly outside CUDA calls.
     let in_calls = SyntheticLoop {
         calls: vec![(WAIT, 10 * US, 9_900 * US)],
         ..only_waits(100 * US)

@@ -1,4 +1,5 @@
-//! Tests of causes in calls: launches, waits, copies, allocations and captures.
+//! Tests of findings whose cause is in CUDA calls: launches, waits, copies, allocations, stream captures and the
+//! loading of code.
 
 use tllmprof_report::Verdict;
 
@@ -15,8 +16,8 @@ fn small_kernels() -> SyntheticLoop {
     }
 }
 
-/// Returns a loop. Each of its iterations repeats the following four times: it launches a kernel of 1 ms, waits for
-/// the kernel, and then runs host code for 1 ms. `waits` is the row of the waiting function in the table of calls.
+/// Returns a loop. Each of its iterations repeats the following four times: it launches a kernel, waits for it for
+/// about 1 ms, and then runs host code for 1 ms. `waits` is the row of the waiting function in the table of calls.
 fn host_waits(waits: u8) -> SyntheticLoop {
     let calls = [(LAUNCH, 0, 5 * US), (waits, 10 * US, MS)];
     SyntheticLoop {
@@ -76,8 +77,8 @@ fn kernels_show_whether_launches_hold_them_up() {
         "launch-bound",
         Verdict::No,
     );
-    // There are 200 kernels but only 25 launches, as if each launch were that of a graph. So the launches do not cause
-    // the gaps between the kernels.
+    // There are 200 kernels but only 25 launches, as if each call launched a graph of eight kernels. Most gaps are then
+    // between kernels of one launch, so the launches do not cause them.
     let graphs = SyntheticLoop {
         calls: times(25, 300 * US, &[(LAUNCH, 0, 4 * US)]),
         ..with(kernels(200, 49 * US, 10 * US))

@@ -1,5 +1,5 @@
-//! Tests of `eager-fallback`: decode iterations that launch no graph although graphs ran batches that are at least as
-//! large.
+//! Tests of the rule `eager-fallback`. It finds decode iterations that launch no graph, although other iterations ran
+//! batches of the same size or larger as graphs.
 
 use tllmprof_record::Used;
 use tllmprof_report::Verdict;
@@ -156,8 +156,8 @@ fn iterations_that_capture_a_graph_are_no_fallback() {
 
 #[test]
 fn a_graph_that_is_launched_in_the_iteration_beside_its_own_is_no_fallback() {
-    // In this loop, a separate thread launches the graphs. Sometimes it launches a graph one iteration late, so that
-    // iteration has two graph launches.
+    // In this loop, a separate thread launches the graphs. Sometimes it launches a graph one iteration late. Then the
+    // iteration to which the graph belongs has no graph launch, and the next iteration has two.
     fn twice(n: u64) -> Vec<Call> {
         let mut calls = by_graph(n);
         calls.insert(5, (GRAPH, 62 * US, 66 * US));

@@ -6,7 +6,7 @@ use super::synthetic::{LAUNCH, MS, SyntheticLoop, US, WAIT, find_finding, report
 use super::{kernels, times};
 use crate::common::json;
 
-/// Returns the report on a loop in which kernels are recorded in only a quarter of the iterations.
+/// Returns the report on the loop `made`, with kernels recorded in only the first 10 iterations (of 40 by default).
 fn recorded(made: SyntheticLoop) -> Report {
     let kernel_steps = Some(10);
     report(&[SyntheticLoop {
@@ -21,8 +21,8 @@ fn busy(report: &Report) -> f64 {
     json["processes"][0]["gpu_busy_share"].as_f64().unwrap()
 }
 
-/// Returns a loop whose iterations have a few kernels at the beginning and at the end. In between
-/// the host runs a function that makes no calls.
+/// Returns a loop whose iterations have a few kernels at the beginning and at the end. In between the host runs a
+/// function that makes no CUDA calls.
 fn one_long_gap() -> SyntheticLoop {
     let later = |(row, from, to)| (row, from + 9_300 * US, to + 9_300 * US);
     let burst = |count| times(count, 8 * US, &[(LAUNCH, 0, 4 * US)]);

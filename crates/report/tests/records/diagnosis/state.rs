@@ -1,4 +1,5 @@
-//! Tests of the rules on the state of the GPU and on NUMA nodes, with a loop of iterations and a record of samples.
+//! Tests of the rules on the state of the GPU and on NUMA nodes, with two simulated records: one of a loop of
+//! iterations, and one of samples of the GPU's state.
 
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{ClockKind, Event, GpuOwner, Info, Metric, What};
@@ -159,8 +160,8 @@ fn a_healthy_gpu_has_no_finding_and_its_energy() {
 
 #[test]
 fn clocks_that_power_lowers_cost_what_iterations_take_longer() {
-    // Iterations 50 to 99 take 15 ms instead of 10 ms. They begin with sample 5, and from this sample on the clock is
-    // lower.
+    // Iterations 50 to 99 take 15 ms instead of 10 ms. Iteration 50 begins at the time of sample 5, and from this
+    // sample on the clock is lower.
     let made = StateRecord {
         clock: |n| if n < 5 { MAX_CLOCK } else { 1320 },
         reasons: Some(|n| if n < 5 { 0 } else { 0x4 }),

@@ -1,4 +1,5 @@
-//! Windows on demand, which are requested while the process runs.
+//! Windows on demand, which are not planned from the start: a user, a trigger or the sampling of kernels requests
+//! them while the process runs.
 
 use tllmprof_config::range::IterationRange;
 
@@ -12,11 +13,11 @@ pub enum Conflict {
     Open(IterationRange),
     /// Another window was requested earlier and has not opened yet. The value has its iterations.
     Demanded(IterationRange),
-    /// The window with these iterations was planned from the start, and has an iteration in common
-    /// with the requested window.
+    /// The window with these iterations was planned from the start. It has an iteration in common with the requested
+    /// window, or it was interrupted and still needs further iterations.
     Planned(IterationRange),
-    /// A window of steady iterations has been planned and has yet to open. It cannot be moved to
-    /// other iterations.
+    /// A window of steady iterations has been planned and has yet to open. The requested window must not open before
+    /// it (see [`Schedule::keeps_steady`]).
     ToCome,
 }
 
@@ -84,7 +85,7 @@ impl Schedule {
         goes_on && self.demanded.is_some()
     }
 
-    /// Returns the iterations captured so far of the window of steady iterations, if that window was
+    /// Returns the latest captured part of the window of steady iterations, if that window was
     /// interrupted and has not opened again.
     pub fn interrupted(&self) -> Option<Cut> {
         let last = self.captured.last()?;
@@ -93,7 +94,8 @@ impl Schedule {
         })
     }
 
-    /// Refuses a window on demand while a window of steady iterations has yet to open.
+    /// Refuses a window on demand while a window of steady iterations has yet to open. To be called if a profiler is in
+    /// the process: it may capture only as many windows as were planned, and would capture the requested one instead.
     ///
     /// # Errors
     /// Returns [`Conflict::ToCome`] if such a window will open.
