@@ -119,10 +119,11 @@ impl Run {
     /// Starts the ranks of a prepared run like [`Run::watched`].
     fn watch(self, fault: &str, condition: &str) -> Self {
         const START_ALL: &str =
-            "for rank in 0 1 2 3 4 5 6 7; do TLLMPROF_RANK=$rank ./rank $rank 8 $0 & done; wait";
+            "for rank in 0 1 2 3 4 5 6 7; do TLLMPROF_RANK=$rank ../rank $rank 8 $0 & done; wait";
         let mut run = self;
         let folder = run.scratch.folder();
         build_rank(folder);
+        std::fs::create_dir(run.working_folder()).unwrap();
         let mut started = command(tllmprof());
         started
             .args(["run", "--light", "--when", condition, "--"])
@@ -131,15 +132,20 @@ impl Run {
             .env("TLLMPROF_LIB", shim())
             .stderr(File::create(folder.join("said")).unwrap())
             .process_group(0)
-            .current_dir(folder);
+            .current_dir(run.working_folder());
         run.leader = Some(started.spawn().unwrap());
         run
     }
 
+    /// Returns the folder in which `tllmprof run` is started. Its name contains `%`, which has a meaning in the path
+    /// templates of records and ring files.
+    fn working_folder(&self) -> PathBuf {
+        self.scratch.path("50%")
+    }
+
     /// Returns the folder that `tllmprof run` has made for the run.
     fn folder(&self) -> PathBuf {
-        self.scratch
-            .folder()
+        self.working_folder()
             .join(format!("tllmprof-{}", self.name))
     }
 
@@ -514,7 +520,7 @@ fn a_stuck_run_with_the_same_identifier_is_not_that_which_is_watched() {
     let stuck = Run::with_fault("sleeps", &[]);
     let mut run = Run::prepare("none");
     run.name.clone_from(&stuck.name);
-    let run = run.watch("none", "stuck > 2s");
+    let run = run.watch("none", "stuck > 4s");
     stuck.stuck("not-entered");
     // If `tllmprof run` also judged the stuck ranks, which belong to another run of the same name, it would log a
     // verdict within a few seconds from now. So the test waits 8 seconds. Meanwhile, the ranks of the watched run make
@@ -524,7 +530,7 @@ fn a_stuck_run_with_the_same_identifier_is_not_that_which_is_watched() {
     loop {
         let (status, json, output) = run.ask();
         let ranks = json["ranks"].as_array().map_or(0, Vec::len);
-        if ranks == RANKS as usize && since.elapsed() > Duration::from_secs(8) {
+        if ranks == RANKS as usize && since.elapsed() > Duration::from_secs(10) {
             break assert_eq!(status, NOT_STUCK, "{json:#}");
         }
         assert!(Instant::now() < deadline, "{json:#}\n{}", output.err());

@@ -118,6 +118,11 @@ impl Records {
         folder.unwrap_or_else(|| PathBuf::from(&self.variable))
     }
 
+    /// Returns the run's folder; `None` if the user chose the path of the records.
+    pub(crate) fn of_run(&self) -> Option<&Path> {
+        self.of_run.as_deref()
+    }
+
     /// Returns the path template of the ring files, which hold the latest steps and collectives of each process.
     /// `None` unless the records are in the run's folder. The template is absolute, like that of the records.
     pub(crate) fn ring(&self) -> Option<OsString> {

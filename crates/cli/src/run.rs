@@ -156,9 +156,10 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
             sampler.begin();
         }
         stuck_watch = stuck.and_then(|stuck| {
-            let ring = default_ring(records.as_ref()?, &settings).map(PathBuf::from);
-            let folder = ring.and_then(|ring| ring.parent().map(Path::to_owned));
-            StuckWatch::start(stuck, run.clone(), folder)
+            let records = records.as_ref()?;
+            let is_default = default_ring(records, &settings).is_some();
+            let folder = records.of_run().filter(|_| is_default);
+            StuckWatch::start(stuck, run.clone(), folder.map(Path::to_owned))
         });
         // The processes of nsys or ncu load the driver without the library. The watch (the search for processes
         // without the library) would report them, so it is not started for such runs.

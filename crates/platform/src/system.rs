@@ -55,7 +55,8 @@ pub fn processor_time(thread: i32) -> Option<u64> {
 /// Returns the processor time in nanoseconds that all threads of a process have used so far. Returns `None` if there is
 /// no such process.
 pub fn processor_time_of_process(process: i32) -> Option<u64> {
-    // The kernel encodes the clock of a process like that of a thread, but without the bit that means "thread".
+    // The kernel's number for such a clock: the inverted bits of the process ID, then three bits for the kind of clock.
+    // `SCHEDULER` is the processor time; the bit 4, which means "of a thread", is not set.
     const SCHEDULER: libc::clockid_t = 2;
     kernel::time(!process << 3 | SCHEDULER).map(|time| nanoseconds_of(&time))
 }

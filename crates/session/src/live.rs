@@ -286,6 +286,9 @@ pub fn is_detached() -> bool {
 /// # Errors
 /// Returns the reason why the library was not detached.
 pub fn detach() -> Result<(), &'static str> {
+    if is_detached() {
+        return Ok(());
+    }
     let is_busy = {
         // A session begins only with the first CUDA call, so it is not an error if none exists.
         let guard = STATE.lock_for(STATE_TIMEOUT);

@@ -35,7 +35,7 @@ pub(crate) struct Frames {
 
 impl Frames {
     /// Returns the frame id of the innermost function in `functions`, which lists the outermost function first. Returns
-    /// 0 if `functions` is empty, a function has no string, or no frame can be added.
+    /// 0 if `functions` is empty, if one of them is 0 (no string), or if no frame can be added.
     pub(crate) fn innermost(&mut self, functions: impl Iterator<Item = StringId>) -> u32 {
         let mut parent = 0;
         for name in functions {

@@ -453,8 +453,9 @@ mod tests {
             settling.restart();
         }
         assert_eq!((settling.verdict(), settling.seen()), (None, 0));
-        // The duration of the warm-up does not count towards LONG_ENOUGH, either, and a verdict on the warm-up is dropped:
-        // the later steps are never steady, so the search ends after ENOUGH of them.
+        // The duration of the warm-up does not count towards LONG_ENOUGH, either, and a verdict on the warm-up is
+        // dropped. The steps after the warm-up are never steady, so the search ends only after ENOUGH of them. The test
+        // runs one step fewer.
         for n in 0..NEEDED {
             settling.begins(n, now, OWN);
             now += Duration::from_millis(250 * (1 + n / BLOCK as u64));

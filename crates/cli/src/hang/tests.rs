@@ -631,8 +631,8 @@ fn assign(faults: &[DeviceFault], ranks: &mut [RankState]) {
     ranks.iter_mut().for_each(|rank| rank.find_fault(faults));
 }
 
-/// Returns a device fault of the process `pid` at the time `time_ns`. Unless a test changes their steps, the last steps
-/// of all ranks end at one second.
+/// Returns a device fault of the process `pid` at the time `time_ns`. By default, the ranks of these tests end their last
+/// steps one second after the start of the clock, so a later fault comes after all steps.
 fn fault(pid: Option<u32>, time_ns: Option<u64>) -> DeviceFault {
     DeviceFault {
         code: 31,

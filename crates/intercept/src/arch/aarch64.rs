@@ -36,8 +36,8 @@ use crate::thunk::{THUNK_SIZE, Thunk};
 const _: () = assert!(Block::OUTER == Block::CELLS + 8);
 const _: () = assert!(Thunk::CELL == Thunk::REAL + 8);
 
-/// Pushes a frame with the layout of [`CallFrame`]. Saves the registers that may carry arguments. Also saves `$register`,
-/// which holds the address of the [`Thunk`] or `Export` that describes the called function.
+/// Pushes a frame with the layout of [`CallFrame`]. Saves the registers that may carry arguments. Also saves
+/// `$register`, which holds the address of the [`Thunk`] or `Export` that describes the called function.
 macro_rules! save {
     ($register:literal) => {
         concat!(

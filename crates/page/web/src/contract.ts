@@ -375,6 +375,10 @@ export interface Sum {
     per_second: number | null;
     /** The time from the start of the first iteration to the end of the last one, summed over windows. Iterations that are missing or do not qualify are left out. Unit: ns. */
     wall_ns: number;
+    /** The mean time per iteration in which no iteration was open. If a rule names a function, an iteration ends when the function returns, and the next one begins with its next call. The times of iterations and the ledger do not contain the time between. Unit: ns. */
+    between_ns: number;
+    /** The share of the time in which no iteration was open in `wall_ns`. Unit: part of 1. */
+    between_share: number;
     /** The distribution of the durations of the iterations, without waits for requests. */
     time: Quantiles;
     /** The number of iterations that `idle`, `wait` and `wait_share` are based on. Iterations with recorded kernels are left out if there are others, because recording kernels makes iterations longer. Unit: iterations. */

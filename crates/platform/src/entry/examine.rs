@@ -264,8 +264,9 @@ fn branch(bytes: &[u8], target: usize) -> Option<InstructionKind> {
 
 /// The position of a function's return address on the stack, as far as the examined code shows it.
 struct ReturnAddress {
-    /// Distance in bytes from the stack pointer up to the return address. `None` after the first branch or call to a
-    /// fixed address, and after an instruction whose first operand is the stack pointer, except `sub` of a constant.
+    /// Distance in bytes from the stack pointer up to the return address. `None` after the first branch, return, or call
+    /// to a fixed address, and after an instruction whose first operand is the stack pointer, except `add` and `sub` of a
+    /// constant.
     above_stack_pointer: Option<i64>,
     /// Distance in bytes from `rbp` up to the return address; `None` if `rbp` is not the frame pointer.
     above_frame_pointer: Option<i64>,
@@ -273,8 +274,8 @@ struct ReturnAddress {
 
 impl ReturnAddress {
     /// Returns true if an operand of the instruction is the memory where the function's return address lies: the
-    /// instruction then reads, overwrites, or takes the address of the return address. Also tracks how `push` (of a
-    /// register or a constant) and `sub` of a constant change the stack pointer.
+    /// instruction then reads, overwrites, or takes the address of the return address. Also tracks how `push`, `pop`,
+    /// `leave`, and `add` and `sub` of a constant change the stack pointer.
     fn is_used_by(&mut self, instruction: &Instruction) -> bool {
         let base = match instruction.memory_base() {
             Register::RSP => self.above_stack_pointer,
@@ -315,6 +316,8 @@ impl ReturnAddress {
             {
                 self.above_frame_pointer = *above;
             }
+            // The code after a return or a jump is reached in another way, with an unknown stack pointer.
+            Code::Retnq | Code::Retnq_imm16 | Code::Jmp_rm64 => *above = None,
             _ if first == Register::RSP || near_target(instruction).is_some() => *above = None,
             _ => {}
         }
@@ -559,6 +562,15 @@ mod tests {
             &mov_rax_at_rsp,
             &[RET]
         ]));
+        let mov_at_rsp_rax = [0x48, 0x89, 0x04, 0x24];
+        let part: [&[u8]; 5] = [
+            &[PUSH_RBP],
+            &MOV_RBP_RSP,
+            &sub_rsp_8,
+            &[leave, RET],
+            &mov_at_rsp_rax,
+        ];
+        assert!(!looks_back(&part), "an argument, in code after the return");
         let add_rsp_8 = [0x48, 0x83, 0xc4, 8];
         assert!(looks_back(&[
             &sub_rsp_8,

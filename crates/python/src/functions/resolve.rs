@@ -45,7 +45,7 @@ lifecycle::global! {
     #[restart(reset)]
     static CANDIDATES: AtomicU32 = AtomicU32::new(0);
     /// True once the library has begun to examine the first call of each Python function, to find requested functions.
-    /// Stays true when the examination ends.
+    /// Stays true when the examination ends, until [`forget`].
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static IS_SEARCHING: AtomicBool = AtomicBool::new(false);
@@ -94,7 +94,7 @@ fn search(py: Python<'_>) {
 
 /// Ends the examination of first calls if all requested functions have been found, or if `is_over` is true.
 pub(crate) fn end_search(py: Python<'_>, is_over: bool) {
-    if !is_over && targets::are_missing() || !IS_SEARCHING.load(Ordering::Relaxed) {
+    if !is_over && (targets::are_missing() || !IS_SEARCHING.load(Ordering::Relaxed)) {
         return;
     }
     if py.api.version.has_monitoring() {
@@ -107,6 +107,7 @@ pub(crate) fn end_search(py: Python<'_>, is_over: bool) {
 /// Stops the search for requested functions until [`install`] is called again.
 pub(crate) fn forget() {
     IS_WANTED.store(false, Ordering::Relaxed);
+    IS_SEARCHING.store(false, Ordering::Relaxed);
     NEXT.store(u64::MAX, Ordering::Relaxed);
     WAIT.store(FIRST_INTERVAL_NS, Ordering::Relaxed);
 }

@@ -406,8 +406,8 @@ impl Open {
     }
 
     /// Returns true if the iteration's next span is to be timed with the host's clock. This requires that the stream
-    /// had at least [`TOO_MANY`] spans in its previous iteration, that the host waited right after the span before
-    /// this one, and that it waited right after the span with the same index in an earlier iteration.
+    /// had at least [`TOO_MANY`] spans in its previous iteration. It also requires two waits of the host: right after the
+    /// latest span of this iteration, and right after the span of an earlier iteration that has the next span's index.
     pub(crate) fn goes_by_clock(&self, iteration: u64) -> bool {
         let place = self.next_place(iteration);
         let are_waited_for = |places: u8| self.waited & places == places;

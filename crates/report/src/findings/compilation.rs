@@ -5,7 +5,7 @@ use super::Judgement;
 use super::evidence::{Evidence, Lost, MAX_NAMED, first_numbers};
 use super::ledger::within;
 use super::limits::EXTRA_WORK;
-use super::recompiles::Recompiles;
+use super::recompiles::{Recompiles, START_UP};
 use crate::events::facts::CallCount;
 use crate::events::iteration::Iteration;
 use crate::ledger::LedgerKind;
@@ -14,9 +14,6 @@ use crate::numbers::units::{Count, Share, Time};
 /// Name of the finding `compilation`.
 pub(crate) const RULE: &str = "compilation";
 
-/// Number of iterations at the beginning of a process in which compilation counts as part of the program's start and
-/// gives no finding.
-pub(super) const START_UP: u64 = 32;
 pub(super) fn when() -> String {
     format!(
         "iterations from {START_UP} on in which code is loaded or compiled take longer than the others by {EXTRA_WORK}"
@@ -75,7 +72,7 @@ pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
         first_numbers(steps.iter().map(|iteration| iteration.n)),
         called_in(one, recompiles)
     );
-    match EXTRA_WORK.are_reached(share, &longer) {
+    match EXTRA_WORK.are_reached(share, longer.of_slow) {
         true => Judgement::yes(evidence, share),
         false => Judgement::No(evidence),
     }

@@ -118,7 +118,8 @@ impl<'a> Evidence<'a> {
 
     /// Returns the iterations in which torch.compile compiles, according to sampled stacks.
     pub(super) fn recompiles(&self) -> &Recompiles {
-        self.recompiles.get_or_init(|| Recompiles::find(self))
+        self.recompiles
+            .get_or_init(|| Recompiles::find(self.process))
     }
 
     /// Returns the qualifying iterations, which are those that the report's figures include.

@@ -74,7 +74,7 @@ pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
         .map(|one| (one.iteration.n, one.more()))
         .collect();
     let lost = one.beyond(|iteration| beyond.get(&iteration.n).copied().unwrap_or(0));
-    match is_longer && EXTRA_WORK.are_reached(cost, &lost) {
+    match is_longer && EXTRA_WORK.are_reached(cost, lost.of_slow) {
         true => Judgement::yes(evidence, cost),
         false => Judgement::No(evidence),
     }

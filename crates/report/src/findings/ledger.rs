@@ -121,7 +121,7 @@ pub(crate) fn recapture(one: &Evidence<'_>) -> Judgement {
         Time(excess.total / captured as u64),
         Share(share)
     );
-    match EXTRA_WORK.are_reached(share, &excess) {
+    match EXTRA_WORK.are_reached(share, excess.of_slow) {
         true => Judgement::yes(evidence, share),
         false => Judgement::No(evidence),
     }
@@ -658,7 +658,7 @@ pub(crate) fn delayed(one: &Evidence<'_>) -> Judgement {
         one.a_step(),
         Share(share)
     );
-    match INTERRUPTION.are_reached(share, &lost) {
+    match INTERRUPTION.are_reached(share, lost.of_slow) {
         true => Judgement::yes(evidence, share),
         false => Judgement::No(evidence),
     }

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use super::evidence::Lost;
 use crate::numbers::units::Share;
 
 /// Minimum share of a cause in the total time by which slow iterations exceed the median, as a fraction. A cause with
@@ -31,10 +30,10 @@ pub(super) struct LostLimits {
 }
 
 impl LostLimits {
-    /// Returns true if a cause that costs `share` of the time, as a fraction, reaches these limits. `lost.of_slow` is
-    /// the share of the cause in the time by which slow iterations exceed the median.
-    pub(super) fn are_reached(&self, share: f64, lost: &Lost) -> bool {
-        share >= self.any || share >= self.explaining && lost.of_slow >= MIN_SHARE_OF_SLOW
+    /// Returns true if a cause that costs `share` of the time reaches these limits. `of_slow` is the share of the cause
+    /// in the total time by which slow iterations exceed the median. Both are fractions.
+    pub(super) fn are_reached(&self, share: f64, of_slow: f64) -> bool {
+        share >= self.any || share >= self.explaining && of_slow >= MIN_SHARE_OF_SLOW
     }
 }
 

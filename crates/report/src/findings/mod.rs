@@ -391,7 +391,13 @@ fn separate_idle(findings: &mut [Finding]) {
     let Some(idle) = find_finding(findings, ledger::IDLE_RULE) else {
         return;
     };
-    let all: u64 = idle.claims.iter().map(|row| row.ns).sum();
+    // The loss is that of one process, so only the claims on its rows reduce it.
+    let place = idle.place;
+    let sum = |claims: &[ClaimedRow]| -> u64 {
+        let its = |row: &&ClaimedRow| place.is_none_or(|place| place == row.process);
+        claims.iter().filter(its).map(|row| row.ns).sum()
+    };
+    let all = sum(&idle.claims);
     for row in &mut idle.claims {
         let key = (row.process, row.ledger, row.cause.clone());
         row.ns = row
@@ -399,7 +405,7 @@ fn separate_idle(findings: &mut [Finding]) {
             .saturating_sub(claimed.get(&key).copied().unwrap_or(0));
     }
     idle.claims.retain(|row| row.ns > 0);
-    let left: u64 = idle.claims.iter().map(|row| row.ns).sum();
+    let left = sum(&idle.claims);
     match left {
         0 if all > 0 => idle.withdraw(),
         _ if left < all => idle.loss = idle.loss.map(|loss| loss * left as f64 / all as f64),

@@ -75,7 +75,7 @@ fn judge(one: &Evidence<'_>, what: &str, lost: Lost) -> Judgement {
         slow => format!("; to blame in {} of {slow} slow iterations", lost.hit),
     };
     let evidence = format!("{what}: {} of the time{slow}", Share(share));
-    match INTERRUPTION.are_reached(share, &lost) {
+    match INTERRUPTION.are_reached(share, lost.of_slow) {
         true => Judgement::yes(evidence, share),
         false => Judgement::No(evidence),
     }

@@ -2,10 +2,14 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::compilation::START_UP;
-use super::evidence::Evidence;
 use crate::events::iteration::Iteration;
 use crate::events::samples::Frames;
+use crate::events::window::Window;
+use crate::process::Process;
+
+/// Number of iterations at the beginning of a process in which compilation counts as part of the program's start and
+/// gives no finding.
+pub(super) const START_UP: u64 = 32;
 
 /// Functions of torch that compile: the end of the path of their file, and their names. A function that is defined
 /// inside one of these counts, too. Other functions in these files are not listed, because they also run in steps in
@@ -42,10 +46,10 @@ pub(super) struct Recompiles {
 
 impl Recompiles {
     /// Returns the iterations in which torch.compile compiles.
-    pub(super) fn find(one: &Evidence<'_>) -> Self {
-        let sampled = &one.process.stacks.sampled;
+    pub(super) fn find(process: &Process) -> Self {
+        let sampled = &process.stacks.sampled;
         let mut threads: HashMap<u32, Vec<&Iteration>> = HashMap::new();
-        for iteration in one.iterations() {
+        for iteration in process.windows.iter().flat_map(Window::qualified) {
             threads.entry(iteration.thread).or_default().push(iteration);
         }
         for iterations in threads.values_mut() {

@@ -27,7 +27,8 @@ pub struct Sum {
     #[serde(rename = "wall_ns")]
     pub wall: u64,
     /// The mean time per iteration in which no iteration was open. If a rule names a function, an iteration ends when
-    /// the function returns, and the next one begins with its next call. No other figure contains the time between.
+    /// the function returns, and the next one begins with its next call. The times of iterations and the ledger do not
+    /// contain the time between.
     #[serde(rename = "between_ns")]
     pub between: u64,
     /// The share of the time in which no iteration was open in `wall_ns`.

@@ -31,8 +31,8 @@ pub(crate) struct GpuShares<'a> {
 /// Width of the labels in the table of times, in characters.
 const LABEL_WIDTH: usize = 28;
 
-/// Adds a line for each window. On a screen, at most [`MAX_WINDOWS`] windows get a line. `own` is the recorder's share of
-/// the windows' time, as a fraction, if it is known.
+/// Adds a line for each window. On a screen, at most [`MAX_WINDOWS`] windows get a line. `own` is the recorder's share
+/// of the windows' time, as a fraction, if it is known.
 pub(crate) fn windows(windows: &[Window], own: Option<f64>, lines: &mut Lines) {
     for window in windows.iter().take(lines.rows(MAX_WINDOWS)) {
         let Some(sum) = Sum::new(std::slice::from_ref(window)) else {
@@ -86,7 +86,8 @@ pub(crate) fn windows(windows: &[Window], own: Option<f64>, lines: &mut Lines) {
 fn between(sum: &Sum, own: f64, lines: &mut Lines) {
     if sum.between_share - own >= MIN_BETWEEN {
         lines.add(format_args!(
-            "between iterations: {} a step, {} of the window: no figure below contains it (--step names what a step is)",
+            "between iterations: {} a step, {} of the windows; the times of iterations do not contain it (--step names what a \
+             step is)",
             Time(sum.between),
             Share(sum.between_share)
         ));

@@ -189,6 +189,7 @@ fn record(
             .max(counted.totals.dropped.saturating_sub(kernels_dropped))
             .saturating_add(gaps),
         passed: header.counter(Counter::IterationsPassed),
+        missing: gaps,
         windows_opened: header.counter(Counter::Windows),
         windows_dropped: header.counter(Counter::WindowsDropped),
         keep: header.counter(Counter::Keep),

@@ -84,6 +84,10 @@ pub struct RecordState {
     /// before they could be written.
     #[serde(skip)]
     pub passed: u64,
+    /// Number of iterations among the `dropped` events that are missing in windows which were not closed. The process
+    /// ended before they could be written, or they were dropped.
+    #[serde(skip)]
+    pub missing: u64,
     /// Number of windows that opened in the process.
     #[serde(skip)]
     pub windows_opened: u64,

@@ -2,7 +2,7 @@
 
 use super::Process;
 use crate::events::origin::Data;
-use crate::numbers::units::{Bytes, Time};
+use crate::numbers::units::{Bytes, Count, Time};
 
 /// Returns notes on missing or inexact figures. Of the warnings in the record, at most `warnings`
 /// are included.
@@ -38,11 +38,18 @@ pub(crate) fn notes(process: &Process, warnings: usize) -> Vec<String> {
             process.record.passed
         ));
     }
-    let dropped = process.record.dropped.saturating_sub(process.record.passed);
+    if process.record.missing > 0 {
+        notes.push(format!(
+            "missing in a window that was not closed: {}",
+            Count(process.record.missing, "iteration")
+        ));
+    }
+    let known = process.record.passed.saturating_add(process.record.missing);
+    let dropped = process.record.dropped.saturating_sub(known);
     // For a trace of another profiler, the warnings give the reasons for which its events were left out.
     if dropped > 0 && origin.is_own() {
         notes.push(format!(
-            "{dropped} events were dropped: the record was full"
+            "{dropped} events were dropped: the record or its disk was full"
         ));
     }
     if process.record.windows_dropped > 0 {

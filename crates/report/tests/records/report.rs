@@ -385,7 +385,7 @@ fn what_is_missing_is_said() {
         "never closed",
         "12 older windows made room for later ones: the record could take 2.00 GiB",
         "4 iterations are missing: later ones began while a window was being switched",
-        "3 events were dropped: the record was full",
+        "3 events were dropped: the record or its disk was full",
         "2 GPU times could not be read",
         "warned: GIL: no CPython\\u{1b}[2J was found",
         "unfinished: its process was killed or still runs",
