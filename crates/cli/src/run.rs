@@ -156,10 +156,8 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
             sampler.begin();
         }
         stuck_watch = stuck.and_then(|stuck| {
-            let records = records.as_ref()?;
-            let is_default = default_ring(records, &settings).is_some();
-            let folder = records.of_run().filter(|_| is_default);
-            StuckWatch::start(stuck, run.clone(), folder.map(Path::to_owned))
+            let folder = ring_folder(records.as_ref()?, &settings);
+            StuckWatch::start(stuck, run.clone(), folder)
         });
         // The processes of nsys or ncu load the driver without the library. The watch (the search for processes
         // without the library) would report them, so it is not started for such runs.
@@ -243,6 +241,12 @@ fn set_records(command: &mut Command, records: Option<&Records>, settings: &Sett
 fn default_ring(records: &Records, settings: &Settings) -> Option<OsString> {
     let is_chosen = settings.ring.is_some() || env::var_os(variable::ring).is_some();
     records.ring().filter(|_| !is_chosen)
+}
+
+/// Returns the run's folder, if the ring files of its processes are there.
+fn ring_folder(records: &Records, settings: &Settings) -> Option<PathBuf> {
+    default_ring(records, settings)?;
+    records.of_run().map(Path::to_owned)
 }
 
 /// Warns that the service manager accepts the program's notices (`sd_notify`) only with `NotifyAccess=all`, because the

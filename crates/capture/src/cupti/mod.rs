@@ -461,14 +461,15 @@ fn warn_stays(why: &str) {
 
 fn log_totals() {
     let totals = taking::totals();
-    log::say!(
-        Debug,
-        "{} kernels, {} copies and {} memsets were taken, of {} calls",
-        totals.kernels,
-        totals.copies,
-        totals.sets,
-        totals.calls
-    );
+    if let Some(calls) = totals.calls {
+        log::say!(
+            Debug,
+            "{} kernels, {} copies and {} memsets were taken, of {calls} calls",
+            totals.kernels,
+            totals.copies,
+            totals.sets
+        );
+    }
     let lost = totals.dropped + totals.untimed;
     if lost > 0 {
         log::say!(

@@ -69,8 +69,8 @@ pub(crate) struct RecordedCounts {
     pub dropped: u64,
     /// Number of CUPTI's records that contain no times.
     pub untimed: u64,
-    /// Number of CUDA calls that submitted this work, including the work without times.
-    pub calls: u64,
+    /// Number of CUDA calls that submitted this work, including the work without times. `None` if it could not be read.
+    pub calls: Option<u64>,
 }
 
 /// Begins a recording of GPU work. `since` is a reading of both clocks at this moment. `ahead` is the number of
@@ -114,12 +114,14 @@ pub(crate) fn end() {
 }
 
 /// Returns the totals since the recording of GPU work began ([`begin`]). The number of CUDA calls is 0 if the recording
-/// has ended, or if another thread holds the lock on `TAKING` for longer than [`LOCK_TIMEOUT`].
+/// has ended. It is `None` if another thread holds the lock on `TAKING` for longer than [`LOCK_TIMEOUT`].
 pub(crate) fn totals() -> RecordedCounts {
-    let calls = TAKING
-        .lock_for(LOCK_TIMEOUT)
-        .and_then(|taking| Some(taking.as_ref()?.calls.len()))
-        .unwrap_or(0);
+    let taking = TAKING.lock_for(LOCK_TIMEOUT);
+    let calls = taking.map(|taking| {
+        taking
+            .as_ref()
+            .map_or(0, |taking| taking.calls.len() as u64)
+    });
     let [kernels, copies, sets, dropped, untimed] =
         TOTALS.each_ref().map(|total| total.load(Ordering::Relaxed));
     RecordedCounts {
@@ -128,7 +130,7 @@ pub(crate) fn totals() -> RecordedCounts {
         sets,
         dropped,
         untimed,
-        calls: calls as u64,
+        calls,
     }
 }
 
