@@ -155,10 +155,8 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
         if let Some(sampler) = &mut sampler {
             sampler.begin();
         }
-        stuck_watch = stuck.and_then(|stuck| {
-            let folder = ring_folder(records.as_ref()?, &settings);
-            StuckWatch::start(stuck, run.clone(), folder)
-        });
+        let folder = ring_folder(records.as_ref(), &settings);
+        stuck_watch = stuck.and_then(|stuck| StuckWatch::start(stuck, run.clone(), folder));
         // The processes of nsys or ncu load the driver without the library. The watch (the search for processes
         // without the library) would report them, so it is not started for such runs.
         if !is_profiled && settings.log >= Level::Warn {
@@ -244,9 +242,9 @@ fn default_ring(records: &Records, settings: &Settings) -> Option<OsString> {
 }
 
 /// Returns the run's folder, if the ring files of its processes are there.
-fn ring_folder(records: &Records, settings: &Settings) -> Option<PathBuf> {
-    default_ring(records, settings)?;
-    records.of_run().map(Path::to_owned)
+fn ring_folder(records: Option<&Records>, settings: &Settings) -> Option<PathBuf> {
+    default_ring(records?, settings)?;
+    records?.of_run().map(Path::to_owned)
 }
 
 /// Warns that the service manager accepts the program's notices (`sd_notify`) only with `NotifyAccess=all`, because the

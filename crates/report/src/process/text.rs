@@ -32,26 +32,7 @@ pub(crate) fn notes(process: &Process, warnings: usize) -> Vec<String> {
             Time(tied)
         ));
     }
-    if process.record.passed > 0 {
-        notes.push(format!(
-            "{} iterations are missing: later ones began while a window was being switched",
-            process.record.passed
-        ));
-    }
-    if process.record.missing > 0 {
-        notes.push(format!(
-            "missing in a window that was not closed: {}",
-            Count(process.record.missing, "iteration")
-        ));
-    }
-    let known = process.record.passed.saturating_add(process.record.missing);
-    let dropped = process.record.dropped.saturating_sub(known);
-    // For a trace of another profiler, the warnings give the reasons for which its events were left out.
-    if dropped > 0 && origin.is_own() {
-        notes.push(format!(
-            "{dropped} events were dropped: the record or its disk was full"
-        ));
-    }
+    notes.extend(missing(process));
     if process.record.windows_dropped > 0 {
         notes.push(format!(
             "{} older window{} made room for later ones: the record could take {}",
@@ -85,6 +66,32 @@ pub(crate) fn notes(process: &Process, warnings: usize) -> Vec<String> {
         notes.push(format!("{kernels_lost} kernels or copies are missing"));
     }
     notes.extend(said_of_record(process, warnings));
+    notes
+}
+
+/// Returns the notes on iterations and events that are missing in the record.
+fn missing(process: &Process) -> Vec<String> {
+    let (record, mut notes) = (&process.record, Vec::new());
+    if record.passed > 0 {
+        notes.push(format!(
+            "{} iterations are missing: later ones began while a window was being switched",
+            record.passed
+        ));
+    }
+    if record.missing > 0 {
+        notes.push(format!(
+            "missing in a window that was not closed: {}",
+            Count(record.missing, "iteration")
+        ));
+    }
+    let known = record.passed.saturating_add(record.missing);
+    let dropped = record.dropped.saturating_sub(known);
+    // For a trace of another profiler, the warnings give the reasons for which its events were left out.
+    if dropped > 0 && process.facts.origin.is_own() {
+        notes.push(format!(
+            "{dropped} events were dropped: the record or its disk was full"
+        ));
+    }
     notes
 }
 
