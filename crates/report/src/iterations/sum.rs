@@ -26,14 +26,8 @@ pub struct Sum {
     /// are missing or do not qualify are left out.
     #[serde(rename = "wall_ns")]
     pub wall: u64,
-    /// The mean time per iteration in which no iteration was open. If a rule names a function, an iteration ends when
-    /// the function returns, and the next one begins with its next call. The times of iterations and the ledger do not
-    /// contain the time between.
-    #[serde(rename = "between_ns")]
-    pub between: u64,
-    /// The share of the time in which no iteration was open in `wall_ns`.
-    #[schemars(extend("unit" = "part of 1"))]
-    pub between_share: f64,
+    #[serde(flatten)]
+    pub between: BetweenIterations,
     /// The distribution of the durations of the iterations, without waits for requests.
     pub time: Quantiles,
     /// The number of iterations that `idle`, `wait` and `wait_share` are based on. Iterations with recorded kernels are
@@ -71,14 +65,8 @@ pub struct Sum {
     // This field is set later, from the ledger (time by cause), which counts each nanosecond only once.
     #[schemars(extend("unit" = "part of 1"))]
     pub wait_share: f64,
-    /// The share of waits for Python's global interpreter lock (GIL) in the time of all iterations. This time does
-    /// not include waits for requests.
-    #[schemars(extend("unit" = "part of 1"))]
-    pub gil_wait_share: f64,
-    /// The share of Python's garbage collections, on all threads, in the time of all iterations. This time does not
-    /// include waits for requests.
-    #[schemars(extend("unit" = "part of 1"))]
-    pub gc_share: f64,
+    #[serde(flatten)]
+    pub python: PythonShares,
     /// The mean number of launches of kernels and CUDA graphs in an iteration, on all threads.
     #[schemars(extend("unit" = "launches per iteration"))]
     pub launches: f64,
@@ -87,6 +75,35 @@ pub struct Sum {
     pub calls: f64,
     #[serde(skip)]
     pub totals: Totals,
+}
+
+/// The time in which no iteration was open.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+pub struct BetweenIterations {
+    /// The mean time per iteration in which no iteration was open. If a rule names a function, an iteration ends when
+    /// the function returns, and the next one begins with its next call. The times of iterations and the ledger do not
+    /// contain the time between.
+    #[serde(rename = "between_ns")]
+    pub mean: u64,
+    /// The share of the time in which no iteration was open in `wall_ns`.
+    #[schemars(extend("unit" = "part of 1"))]
+    #[serde(rename = "between_share")]
+    pub share: f64,
+}
+
+/// Shares of Python's waits and collections in the time of iterations.
+#[derive(Clone, Copy, Default, Debug, Serialize, JsonSchema)]
+pub struct PythonShares {
+    /// The share of waits for Python's global interpreter lock (GIL) in the time of all iterations. This time does
+    /// not include waits for requests.
+    #[schemars(extend("unit" = "part of 1"))]
+    #[serde(rename = "gil_wait_share")]
+    pub gil_wait: f64,
+    /// The share of Python's garbage collections, on all threads, in the time of all iterations. This time does not
+    /// include waits for requests.
+    #[schemars(extend("unit" = "part of 1"))]
+    #[serde(rename = "gc_share")]
+    pub gc: f64,
 }
 
 /// Totals over all qualifying iterations, in nanoseconds. The fields `unlike` and `busy_share` are fractions of the
@@ -147,8 +164,10 @@ impl Sum {
             iterations,
             per_second: (wall > 0).then(|| iterations as f64 * 1e9 / wall as f64),
             wall,
-            between: between / iterations,
-            between_share: between as f64 / wall.max(1) as f64,
+            between: BetweenIterations {
+                mean: between / iterations,
+                share: between as f64 / wall.max(1) as f64,
+            },
             time,
             host_iterations: host().count() as u64,
             idle,
@@ -161,14 +180,13 @@ impl Sum {
             without_kernels: Quantiles::from_values(times(false)),
             wait,
             wait_share: 0.0,
-            gil_wait_share: 0.0,
-            gc_share: 0.0,
+            python: PythonShares::default(),
             launches: mean(total(|iteration| u64::from(iteration.launches))),
             calls: mean(total(|iteration| u64::from(iteration.calls))),
             totals,
         };
-        sum.gil_wait_share = sum.share(totals.gil_wait);
-        sum.gc_share = sum.share(totals.gc);
+        sum.python.gil_wait = sum.share(totals.gil_wait);
+        sum.python.gc = sum.share(totals.gc);
         Some(sum)
     }
 

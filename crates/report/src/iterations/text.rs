@@ -84,12 +84,12 @@ pub(crate) fn windows(windows: &[Window], own: Option<f64>, lines: &mut Lines) {
 /// Adds a line about the time in which no iteration was open, if the program takes much of it. The recorder also works
 /// between iterations, for the share `own` of the time at most.
 fn between(sum: &Sum, own: f64, lines: &mut Lines) {
-    if sum.between_share - own >= MIN_BETWEEN {
+    if sum.between.share - own >= MIN_BETWEEN {
         lines.add(format_args!(
             "between iterations: {} a step, {} of the windows; the times of iterations do not contain it (--step names what a \
              step is)",
-            Time(sum.between),
-            Share(sum.between_share)
+            Time(sum.between.mean),
+            Share(sum.between.share)
         ));
     }
 }
