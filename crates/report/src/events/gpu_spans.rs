@@ -20,6 +20,23 @@ pub(crate) struct GpuSpan {
     pub duration: u64,
 }
 
+impl GpuSpan {
+    const fn span(&self) -> Span {
+        Span {
+            start: self.start,
+            end: self.start.saturating_add(self.duration),
+        }
+    }
+}
+
+/// A time in which no stream of any GPU was busy, as far as spans show it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct GpuIdle {
+    pub span: Span,
+    /// False if work of iterations whose GPU times were not measured may lie in this time.
+    pub is_measured: bool,
+}
+
 /// The spans of a record: one for each stream and each iteration in which the stream had work.
 #[derive(Debug, Default)]
 pub(crate) struct GpuSpans {
@@ -36,9 +53,38 @@ impl GpuSpans {
         }
     }
 
+    /// Returns the times in which no stream of any GPU was busy, in the order of time. The first one begins at 0, and the
+    /// last one ends at `u64::MAX`. Returns none if the record has no spans.
+    pub(crate) fn idle(&self) -> Vec<GpuIdle> {
+        let mut spans: Vec<_> = self.spans.iter().collect();
+        spans.sort_unstable_by_key(|span| span.start);
+        let mut idle = Vec::new();
+        let mut before: Option<u64> = None;
+        let mut until = 0;
+        for span in &spans {
+            if span.start > until {
+                // The GPU times of only some iterations may have been measured. If the work before and after this idle
+                // time is of iterations in sequence, no work is missing between them.
+                let is_measured = before.is_some_and(|before| span.iteration <= before + 1);
+                let (start, end) = (until, span.start);
+                let span = Span { start, end };
+                idle.push(GpuIdle { span, is_measured });
+            }
+            until = until.max(span.span().end);
+            before = before.max(Some(span.iteration));
+        }
+        if before.is_some() {
+            let (start, end) = (until, u64::MAX);
+            let span = Span { start, end };
+            let is_measured = false;
+            idle.push(GpuIdle { span, is_measured });
+        }
+        idle
+    }
+
     /// Returns the times in which no stream of one GPU was busy, in the order of time. That GPU is the one whose spans
     /// have the largest sum of durations.
-    pub(crate) fn idle(&self) -> Vec<Span> {
+    pub(crate) fn idle_of_busiest(&self) -> Vec<Span> {
         let mut long: BTreeMap<u8, u64> = BTreeMap::new();
         for span in &self.spans {
             let sum = long.entry(span.device).or_default();
@@ -48,12 +94,7 @@ impl GpuSpans {
             return Vec::new();
         };
         let of = self.spans.iter().filter(|span| span.device == busiest);
-        let mut work: Vec<_> = of
-            .map(|span| Span {
-                start: span.start,
-                end: span.start.saturating_add(span.duration),
-            })
-            .collect();
+        let mut work: Vec<_> = of.map(GpuSpan::span).collect();
         work.sort_unstable_by_key(|work| work.start);
         let mut idle = IdleSpans::default();
         work.into_iter().for_each(|work| idle.work(work));
@@ -116,9 +157,21 @@ mod tests {
                 duration,
             });
         }
-        let idle = [(0, 1), (3, 100), (170, 200), (205, u64::MAX)];
-        let idle = idle.map(|(start, end)| Span { start, end });
+        // Between the iterations 3 and 7, others may not have been measured.
+        let idle = [
+            (0, 1, false),
+            (3, 100, false),
+            (170, 200, true),
+            (205, u64::MAX, false),
+        ];
+        let idle = idle.map(|(start, end, is_measured)| GpuIdle {
+            span: Span { start, end },
+            is_measured,
+        });
         assert_eq!(spans.idle(), idle);
+        let busiest = [(0, 1), (3, 100), (170, 200), (205, u64::MAX)];
+        let busiest = busiest.map(|(start, end)| Span { start, end });
+        assert_eq!(spans.idle_of_busiest(), busiest);
         assert_eq!(spans.times(), [(3, 2), (7, 75)]);
     }
 }

@@ -8,6 +8,7 @@ use tllmprof_engines::is_idle_wait;
 use tllmprof_record::{CallKind, Clock, Event, StringId, What};
 
 use crate::events::facts::{CallCount, RawFacts};
+use crate::events::gpu_spans::GpuIdle;
 use crate::events::spans::{self, Span};
 
 /// Minimum length of a wait for requests in a function, in nanoseconds.
@@ -163,25 +164,27 @@ impl Candidates {
         false
     }
 
-    /// Returns the waits for requests. `idle` contains the GPU's idle times in nanoseconds, if they
-    /// were measured. `ran` is `Some` only if sleeps between calls may count as waits for requests (see
+    /// Returns the waits for requests. `idle` contains the idle times of the GPUs in nanoseconds. It
+    /// is empty if they were not measured. `ran` is `Some` only if sleeps between calls may count as waits for requests (see
     /// [`TimeOnProcessor`]).
     pub(crate) fn finish(
         self,
-        idle: Option<&[Span]>,
+        idle: &[GpuIdle],
         ran: Option<&TimeOnProcessor<'_>>,
         clock: &Clock,
     ) -> Requests {
         let ns = |span: &Span| clock.ns(span.end).saturating_sub(clock.ns(span.start));
         let functions = self.functions.iter().copied();
         let functions = functions.filter(|(_, span)| ns(span) >= MIN_FUNCTION_WAIT_NS);
-        let is_idle = |thread: u32, span: &Span, is_drained: bool| match idle {
-            Some(idle) => {
-                let (start, end) = (clock.ns(span.start), clock.ns(span.end));
-                let at = idle.partition_point(|idle| idle.end < end);
-                idle.get(at).is_some_and(|idle| idle.start <= start)
+        let is_idle = |thread: u32, span: &Span, is_drained: bool| {
+            let (start, end) = (clock.ns(span.start), clock.ns(span.end));
+            let at = idle.partition_point(|idle| idle.span.end < end);
+            let around = idle.get(at).filter(|idle| idle.span.start <= start);
+            match (around, idle.is_empty()) {
+                (Some(around), _) if around.is_measured => true,
+                (None, false) => false,
+                _ => is_drained && self.workers.iter().all(|worker| *worker == thread),
             }
-            None => is_drained && self.workers.iter().all(|worker| *worker == thread),
         };
         let calls = self.calls.iter().filter(|(thread, span, is_drained)| {
             ns(span) >= MIN_CALL_WAIT_NS && is_idle(*thread, span, *is_drained)

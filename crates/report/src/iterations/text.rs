@@ -16,6 +16,9 @@ const MIN_ITERATIONS_AFTER: u64 = 20;
 /// Minimum ratio between the median iteration times in a window and after it, for a remark that
 /// compares them.
 const MIN_CHANGE_RATIO: f64 = 1.5;
+/// Maximum ratio of waits for requests to the time of the window's iterations, for a remark that compares the median
+/// iteration times in a window and after it.
+const MAX_IDLE: f64 = 0.1;
 /// Minimum share of the windows' time in which no iteration was open, as a fraction, for a line about that time.
 const MIN_BETWEEN: f64 = 0.05;
 
@@ -228,6 +231,10 @@ fn changed(sum: &Sum, outside: &Outside) -> Option<String> {
     let after = outside
         .after
         .filter(|after| after.iterations >= MIN_ITERATIONS_AFTER)?;
+    // The times after the window contain waits for requests, and those in the window do not.
+    if sum.share(sum.totals.idle) > MAX_IDLE {
+        return None;
+    }
     let (there, then) = (sum.without_kernels?.p50, after.p50?);
     let is_other = there.max(then) as f64 > MIN_CHANGE_RATIO * there.min(then) as f64;
     is_other.then(|| {

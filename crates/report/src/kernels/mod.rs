@@ -276,16 +276,19 @@ impl<'a> KernelTally<'a> {
         let kernels = inside().map(|place| u64::from(self.began[place])).sum();
         // Some drivers do not report when kernels began and ended; all kernels then take 0 ns.
         let has_times = longest.0 > 0 || kernels == 0;
+        let wall = inside().fold(0, |wall, place| {
+            let idle = self.clock.duration_ns(raw[place].start, raw[place].idle);
+            let whole = spans[place].end.saturating_sub(spans[place].start);
+            whole.saturating_sub(idle) + wall
+        });
+        let (busy, gaps) = longest;
         let sum = KernelSum {
             iterations: inside().count() as u64,
-            busy: has_times.then_some(longest.0),
-            wall: inside().fold(0, |wall, place| {
-                let idle = self.clock.duration_ns(raw[place].start, raw[place].idle);
-                let whole = spans[place].end.saturating_sub(spans[place].start);
-                whole.saturating_sub(idle) + wall
-            }),
+            busy: has_times.then_some(busy),
+            wall,
             kernels,
-            gaps: has_times.then_some(longest.1),
+            // The gaps may contain waits for requests, which `wall` does not contain.
+            gaps: has_times.then_some(gaps.min(wall.saturating_sub(busy))),
             dropped: self
                 .dropped
                 .iter()

@@ -282,10 +282,11 @@ impl Tallied {
             at.is_ok_and(|at| gpu[at].1 > 0)
         };
         let taken = raw.iter().zip(&self.iterations);
-        let mut taken = taken.filter(|(_, kernels)| kernels.busy.is_some());
-        if taken.any(|(iteration, _)| works(iteration)) {
-            let missing = std::mem::take(self).kernels.steps();
-            self.kernels.missing = missing;
+        let taken = taken.filter(|(_, kernels)| kernels.busy.is_some());
+        let missing = taken.filter(|(iteration, _)| works(iteration)).count();
+        if missing > 0 {
+            *self = Self::default();
+            self.kernels.missing = missing as u64;
         }
     }
 }

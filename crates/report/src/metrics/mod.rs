@@ -75,10 +75,17 @@ impl Metrics {
     /// Computes the figures of a process from its own samples and those of other records on the
     /// same machine.
     pub(crate) fn attach(&mut self, of: MeasuredProcess<'_>, others: &[SampledRecord<'_>]) {
-        let samples = others.iter().flat_map(|one| &one.samples.samples);
+        let devices = devices(of, others);
+        // Each record numbers the GPUs in its own way, so only the record with the process's GPUs is used if it is known.
+        let chosen = devices.as_ref().ok().map(|(record, _)| *record);
+        let others = others.iter().filter(|one| match chosen {
+            Some(chosen) => std::ptr::eq(*one, chosen),
+            None => one.run == of.run,
+        });
+        let samples = others.flat_map(|one| &one.samples.samples);
         let samples = self.samples.samples.iter().chain(samples);
         self.sums = inside::inside(samples, of.windows);
-        match devices(of, others) {
+        match devices {
             Ok((record, devices)) => {
                 let states = devices
                     .iter()

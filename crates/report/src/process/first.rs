@@ -176,8 +176,7 @@ impl FirstPass {
         for iteration in &mut iterations {
             iteration.used = self.used.get(&(iteration.n as u32)).copied();
         }
-        let idle = self.gpu.idle();
-        let measured = (!idle.is_empty()).then_some(&idle[..]);
+        let idle = self.gpu.idle_of_busiest();
         let (facts, strings) = self.found.facts(header);
         let ran = |thread, moment| {
             let after = iterations.partition_point(|iteration| iteration.start <= moment);
@@ -186,7 +185,7 @@ impl FirstPass {
             Some((of.span().end, of.used?.ran))
         };
         let sleeps = sleeps_for_requests(&facts.engine);
-        let requests = (self.requests).finish(measured, sleeps.then_some(&ran), clock);
+        let requests = (self.requests).finish(&self.gpu.idle(), sleeps.then_some(&ran), clock);
         for iteration in &mut iterations {
             (iteration.idle, iteration.idle_calls) =
                 requests.within(iteration.thread, iteration.span());

@@ -204,11 +204,13 @@ impl Process {
     /// the others.
     #[must_use]
     pub fn own_share(&self) -> Option<f64> {
-        let has_all = self.windows.len() as u64 >= self.record.windows_opened;
+        // The recorder's time in iterations that the flight recorder kept is not measured.
+        let windows = || self.windows.iter().filter(|window| !window.past);
+        let has_all = windows().count() as u64 >= self.record.windows_opened;
         if !has_all || !self.record.damage.is_none() {
             return None;
         }
-        let walls = self.windows.iter().map(Window::wall);
+        let walls = windows().map(Window::wall);
         let wall = walls.fold(0, u64::saturating_add);
         (wall > 0).then(|| self.record.own_cost as f64 / wall as f64)
     }
