@@ -45,6 +45,11 @@ struct JumpsAt(#[allow(dead_code, reason = "the command reads it")] &'static Jum
 static tllmprof_jumps: JumpsAt = JumpsAt(&JUMPS);
 
 lifecycle::global! {
+    /// True once the settings of the command are in use and the library's parts have been started. They stay so if the
+    /// GOT slots could not be patched: then the command may try again.
+    #[fork(keep = "the child's library is its parent's")]
+    static HAS_STARTED: AtomicBool = AtomicBool::new(false);
+    /// True once the library was attached, even if it has been detached since.
     #[fork(keep = "the child's library is its parent's")]
     static IS_ATTACHED: AtomicBool = AtomicBool::new(false);
 }
@@ -94,6 +99,15 @@ fn start(variables: &[Vec<u8>]) -> Answer {
         };
         return done.map_or(Answer::Failed, |()| answer);
     }
+    if HAS_STARTED.load(Ordering::Acquire) {
+        // An earlier try has started the library, and has patched no GOT slots. The settings of that try stay in use,
+        // which the command says after the answer `AttachedAgain`.
+        return match is_to_go {
+            true => Answer::DoneBefore,
+            false if patch_slots() == Answer::Failed => Answer::Failed,
+            false => Answer::AttachedAgain,
+        };
+    }
     if is_to_go || !resolve::is_late() || activity::is_active() {
         return Answer::Preloaded;
     }
@@ -110,9 +124,15 @@ fn start(variables: &[Vec<u8>]) -> Answer {
     if activity::attach(get).is_err() {
         return Answer::BadVariable;
     }
-    IS_ATTACHED.store(true, Ordering::Release);
+    HAS_STARTED.store(true, Ordering::Release);
     jumps::prepare();
     crate::starting::start(true);
+    patch_slots()
+}
+
+/// Patches the GOT slots and attaches to Python. Returns `Failed` if another thread holds the lock of the slots for too
+/// long: then no slot was patched.
+fn patch_slots() -> Answer {
     let entries = Entries {
         lead: jumps::lead,
         release: jumps::release,
@@ -120,6 +140,7 @@ fn start(variables: &[Vec<u8>]) -> Answer {
     if !attached::attach(hooks(), entries) {
         return Answer::Failed;
     }
+    IS_ATTACHED.store(true, Ordering::Release);
     let since = Instant::now();
     let python = python::attach();
     std::thread::sleep(SECOND_LOOK_DELAY.saturating_sub(since.elapsed()));

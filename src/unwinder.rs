@@ -14,7 +14,7 @@
 use core::arch::global_asm;
 use core::ffi::{CStr, c_void};
 
-use tllmprof_platform::resolve;
+use tllmprof_platform::resolve::{self, Scope};
 
 /// Type of the unwinder's functions. They have at most three arguments, each of which fits into a register.
 type UnwinderFunction = unsafe extern "C-unwind" fn(usize, usize, usize) -> usize;
@@ -29,10 +29,16 @@ const END_OF_STACK: usize = 5;
 #[cold]
 #[inline(never)]
 fn find(name: &CStr) -> Option<UnwinderFunction> {
-    let found = resolve::next(name).or_else(|| {
+    let loaded = || {
+        // If this library was loaded after the start, it comes last in load order. Then the process's unwinder comes
+        // before it, and `next` does not find it. The address 0 lies in no module, so that all modules but this library
+        // are searched.
+        resolve::next(name).or_else(|| resolve::resolve(0, name, None, Scope::All))
+    };
+    let found = loaded().or_else(|| {
         // SAFETY: loading this library runs no code that could do harm.
         let opened = unsafe { libc::dlopen(c"libgcc_s.so.1".as_ptr(), libc::RTLD_NOW) };
-        (!opened.is_null()).then(|| resolve::next(name)).flatten()
+        (!opened.is_null()).then(loaded).flatten()
     })?;
     // SAFETY: this is the unwinder's function of that name. It ignores arguments that it does not have.
     Some(unsafe { core::mem::transmute::<*mut c_void, UnwinderFunction>(found) })

@@ -341,6 +341,18 @@ fn a_record_never_passes_its_bound_and_counts_what_it_drops() {
 }
 
 #[test]
+fn a_record_that_needs_less_than_its_bound_is_not_called_full() {
+    // So little space is left after the start that the library cannot reserve more in advance.
+    let counts = Counts::new().env("TLLMPROF_TRACE_MAX", "640K");
+    let output = counts.run(ALL, &["loop", "2", "10", "return"]);
+    assert_eq!(output.status.code(), Some(7));
+    let said = output.err();
+    assert!(!said.contains("TLLMPROF_TRACE_MAX"), "{said}");
+    let dropped = counts.record().header.counter(Counter::EventsDropped);
+    assert_eq!(dropped, 0);
+}
+
+#[test]
 fn a_disk_that_is_full_ends_the_record_and_nothing_else() {
     let counts = Counts::new();
     let Some(output) = disks::on_a_small_one(&counts, "2M", &["loop", "2", "200000", "return"])

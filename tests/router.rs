@@ -68,6 +68,15 @@ fn families() -> &'static [&'static str] {
 }
 
 #[test]
+fn biases_get_their_learned_values_back() {
+    let Some(python) = python_with_transformers() else {
+        return;
+    };
+    let output = run(&mut program(&python, "biases.py"), TEST_TIMEOUT);
+    assert!(output.status.success(), "{}", output.err());
+}
+
+#[test]
 fn every_family_is_balanced_and_nothing_else_is_different() {
     let Some(python) = python_with_transformers() else {
         return;

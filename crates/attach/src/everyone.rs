@@ -170,18 +170,18 @@ impl<'a> Everyone<'a> {
 
     /// Resumes all threads after a stop has failed. The threads that have already stopped are resumed first. Among
     /// these, the threads whose system call was cut short come last: as long as any other thread is stopped, the end of
-    /// a child process could cut short the repeated call again. Then the threads in `stopping` are resumed as soon as
-    /// they stop, which may take long. Returns how long the first thread was stopped.
-    fn give_up(mut self, stopping: Vec<Stopping>) -> Duration {
+    /// a child process could cut short the repeated call again. Then each thread in `stopping` is resumed as soon as it
+    /// stops, which may take long. Returns how long the threads that have stopped by now were stopped; a thread that
+    /// stops later is resumed at once.
+    fn give_up(mut self, mut stopping: Vec<Stopping>) -> Duration {
         self.threads
             .sort_by_key(|(.., registers)| was_cut_short(registers));
         for (_, stopped, registers) in self.threads {
             stopped.go_on(registers);
         }
+        Stopping::resume_stopped(&mut stopping);
         let stopped = self.since.elapsed();
-        for thread in stopping {
-            thread.go_on();
-        }
+        Stopping::resume_all(stopping);
         stopped
     }
 

@@ -141,6 +141,14 @@ impl ProcessFacts {
             }
             let is_alone = threads.len() == 1;
             for tid in threads {
+                // Threads that are left out count, too: the search must end also if all of them are.
+                if since.elapsed() > SAFE_POINT_TIMEOUT {
+                    let tries = attached.tries;
+                    return Err(match late && tries > 0 {
+                        true => AttachRefusal::Uninterruptible,
+                        false => AttachRefusal::NeverSafe { tries, why },
+                    });
+                }
                 let spares = !is_alone && since.elapsed() < CHILDLESS_TIMEOUT;
                 if is_own(self.pid, tid) || spares && process::has_children(self.pid, tid) {
                     continue;
@@ -162,13 +170,6 @@ impl ProcessFacts {
                     Tried::NotStopped(NotStopped::NotPermitted) => return Err(self.not_permitted()),
                     Tried::NotStopped(NotStopped::ByASignal) => return Err(AttachRefusal::Stopped),
                     Tried::NotStopped(NotStopped::Gone | NotStopped::Late) => {}
-                }
-                if since.elapsed() > SAFE_POINT_TIMEOUT {
-                    let tries = attached.tries;
-                    return Err(match late {
-                        true => AttachRefusal::Uninterruptible,
-                        false => AttachRefusal::NeverSafe { tries, why },
-                    });
                 }
             }
             thread::sleep(RETRY_INTERVAL);

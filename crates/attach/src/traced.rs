@@ -72,19 +72,34 @@ impl Stopping {
     /// Resumes the thread so that it does not notice that it was interrupted. An interrupted thread always stops
     /// first, so the function waits for this stop, at most 1 s.
     pub(crate) fn go_on(self) {
+        Self::resume_all(vec![self]);
+    }
+
+    /// Resumes each of these threads, like [`Self::go_on`], as soon as it stops. Waits at most 1 s for all of them.
+    pub(crate) fn resume_all(mut threads: Vec<Self>) {
         const TIMEOUT: Duration = Duration::from_secs(1);
         let deadline = Instant::now() + TIMEOUT;
-        while let Ok(stopped) = self.poll()
-            && Instant::now() < deadline
-        {
-            if let Some(stopped) = stopped {
-                if let Some(registers) = stopped.registers() {
-                    stopped.go_on(registers);
-                }
+        loop {
+            Self::resume_stopped(&mut threads);
+            if threads.is_empty() || Instant::now() >= deadline {
                 return;
             }
             std::thread::sleep(POLL_INTERVAL);
         }
+    }
+
+    /// Resumes those of these threads that have stopped. The others remain in `threads`, unless they have ended.
+    pub(crate) fn resume_stopped(threads: &mut Vec<Self>) {
+        threads.retain(|thread| match thread.poll() {
+            Ok(Some(stopped)) => {
+                if let Some(registers) = stopped.registers() {
+                    stopped.go_on(registers);
+                }
+                false
+            }
+            Ok(None) => true,
+            Err(_) => false,
+        });
     }
 
     /// Returns the thread if it has stopped, or `None` if it has not stopped yet.

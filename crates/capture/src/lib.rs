@@ -87,7 +87,9 @@ fn close_window(state: Guard<'_, CaptureState>, place: &Place<'_>, window: Taken
     }
     let drained = place.capturing || !state.drains || drain();
     recorder::gpu::end();
-    if let Some(settings) = state.settings.filter(|_| !window.on_demand) {
+    // A window that goes on opens again later, and still needs the sums of waits then.
+    let is_over = !window.on_demand && !window.goes_on;
+    if let Some(settings) = state.settings.filter(|_| is_over) {
         recorder::watch::planned_has_closed(settings);
     }
     drop(state);

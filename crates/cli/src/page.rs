@@ -13,9 +13,34 @@ use crate::processes::ReadOptions;
 use crate::progress::Counted;
 use crate::{output, parallel, processes, traces};
 
-/// Samples of GPU metrics for each machine, which is identified by its boot ID.
+/// The samples of GPU metrics of all records that have such samples.
 #[derive(Default)]
-pub(crate) struct Measured(Vec<(String, Vec<MetricSample>)>);
+pub(crate) struct Measured(Vec<MeasuredRecord>);
+
+/// The samples of GPU metrics of a record.
+struct MeasuredRecord {
+    /// The boot ID, which identifies the machine.
+    boot: String,
+    run: String,
+    pid: u32,
+    /// True if the record contains only metrics, and belongs to no process of the program.
+    is_alone: bool,
+    samples: Vec<MetricSample>,
+}
+
+impl MeasuredRecord {
+    /// Returns true if the report on a process uses the samples of this record. Each record numbers the GPUs in its own
+    /// way, so the page must not draw the samples of other records.
+    fn is_for(&self, process: &Process) -> bool {
+        let is_here = !self.boot.is_empty() && self.boot == process.facts.boot;
+        let is_chosen = match process.metrics.sampler {
+            _ if self.pid == process.pid => true,
+            Some(sampler) => self.is_alone && self.pid == sampler,
+            None => self.is_alone,
+        };
+        is_here && self.run == process.facts.run && is_chosen
+    }
+}
 
 impl Measured {
     /// Collects the GPU metrics of all records, including records that contain only metrics and belong to no process
@@ -24,13 +49,14 @@ impl Measured {
         let with = processes
             .iter()
             .filter(|process| !process.metrics.samples.samples.is_empty());
-        let samples = with.map(|process| {
-            (
-                process.facts.boot.clone(),
-                process.metrics.samples.samples.clone(),
-            )
+        let records = with.map(|process| MeasuredRecord {
+            boot: process.facts.boot.clone(),
+            run: process.facts.run.clone(),
+            pid: process.pid,
+            is_alone: process.is_metrics_alone(),
+            samples: process.metrics.samples.samples.clone(),
         });
-        Self(samples.collect())
+        Self(records.collect())
     }
 }
 
@@ -90,9 +116,7 @@ fn timeline(
         Timeline::read(process, &processes::open(file, "drawing").ok()?, room)
     };
     let mut timeline = timeline.ok()?;
-    let is_here =
-        |(boot, _): &&(String, Vec<MetricSample>)| !boot.is_empty() && *boot == process.facts.boot;
-    let samples = measured.0.iter().filter(is_here);
-    timeline.measured(process, samples.flat_map(|(_, samples)| samples));
+    let records = measured.0.iter().filter(|one| one.is_for(process));
+    timeline.measured(process, records.flat_map(|one| &one.samples));
     Some(timeline)
 }

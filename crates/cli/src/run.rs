@@ -399,7 +399,8 @@ fn say_in_place(why: impl fmt::Display, records: Option<&Records>) {
     ));
 }
 
-/// Reports the processes of the run that have not ended, and where their records are.
+/// Reports the processes of the run that have not ended. Also reports where the records of those are that write one, or
+/// may yet write one because they use the CUDA driver.
 fn report_left(left: &[Left], records: &Records) {
     const SHOWN: usize = 3;
     let shown = left.iter().take(SHOWN);
@@ -409,17 +410,17 @@ fn report_left(left: &[Left], records: &Records) {
     if left.len() > SHOWN {
         shown.push(format!("{} more", left.len() - SHOWN));
     }
-    let (runs, its) = match left {
-        [_] => ("runs", "Its record"),
-        _ => ("run", "Their records"),
-    };
+    let runs = if left.len() == 1 { "runs" } else { "run" };
     let begun = records.written_by(left.iter().map(|left| left.number));
+    let may_write = !begun.is_empty() || left.iter().any(|left| left.uses_driver);
     let place = match &begun[..] {
-        [one] if left.len() == 1 => format!("is {}", one.display()),
-        _ => format!("will be in {}", records.place().display()),
+        [one] if left.len() == 1 => format!(". Its record is {}", one.display()),
+        _ if !may_write => String::new(),
+        _ if left.len() == 1 => format!(". Its record will be in {}", records.place().display()),
+        _ => format!(". Records of them will be in {}", records.place().display()),
     };
     output::say(format_args!(
-        "the program went to the background: {} still {runs}. {its} {place}",
+        "{} of the run still {runs}{place}",
         shown.join(", "),
     ));
 }

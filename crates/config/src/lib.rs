@@ -54,7 +54,7 @@ pub use nearest::{distance, nearest};
 pub use nvtx_name::NvtxName;
 pub use printable::{Printable, printable};
 pub use range::{IterationRange, Listed, WindowList};
-pub use ranks::{RANK_VARIABLES, RankSource, Ranked, Ranks};
+pub use ranks::{RANK_VARIABLES, RankSource, Ranked, Ranks, TORCHRUN_VARIABLES};
 pub use router::PerfectRouter;
 pub use run::{JOB_VARIABLES, RunId};
 pub use scope::{NativeFunctions, ScopeRule};

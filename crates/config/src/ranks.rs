@@ -7,7 +7,7 @@ use crate::error::Problem;
 use crate::range::WindowList;
 
 /// Environment variables that contain the rank of the process, in order of precedence. The user sets the first one, and
-/// launchers set the others.
+/// launchers set the others. If all of [`TORCHRUN_VARIABLES`] are set, `RANK` comes right after the first one.
 pub const RANK_VARIABLES: [&str; 7] = [
     "TLLMPROF_RANK",
     "OMPI_COMM_WORLD_RANK",
@@ -17,6 +17,10 @@ pub const RANK_VARIABLES: [&str; 7] = [
     "SLURM_PROCID",
     "RANK",
 ];
+
+/// The variables that torchrun sets for each of its workers. Another launcher, such as `srun`, may have started
+/// torchrun. Its variables then contain the number of torchrun itself, which is the same for all of its workers.
+pub const TORCHRUN_VARIABLES: [&str; 3] = ["RANK", "WORLD_SIZE", "LOCAL_RANK"];
 
 /// Returns the variable in which a launcher passes the number of ranks. `rank` is the variable in which the same
 /// launcher passes the rank.
@@ -70,16 +74,23 @@ pub struct Ranked {
 }
 
 impl Ranked {
-    /// Returns the rank from the first of [`RANK_VARIABLES`] that contains a number.
+    /// Returns the rank from the first of [`RANK_VARIABLES`] that contains a number. For a worker of torchrun, `RANK`
+    /// takes precedence over the variables of other launchers.
     pub fn by_variables(get: &dyn Fn(&str) -> Option<OsString>) -> Option<Self> {
         let number = |name| crate::number::parse(get(name)?.to_str()?, "").ok();
-        RANK_VARIABLES.iter().find_map(|name| {
+        let by = |name: &'static str| {
             Some(Self {
                 rank: number(name)?,
                 world_size: size_variable(name).and_then(number),
                 source: RankSource::Variable(name),
             })
-        })
+        };
+        let [first, launchers @ ..] = RANK_VARIABLES;
+        let is_torchrun = TORCHRUN_VARIABLES.iter().all(|name| number(name).is_some());
+        let torchrun = || is_torchrun.then(|| by("RANK")).flatten();
+        by(first)
+            .or_else(torchrun)
+            .or_else(|| launchers.into_iter().find_map(by))
     }
 }
 
@@ -168,5 +179,23 @@ mod tests {
         assert_eq!(get(&[("PMI_RANK", ""), ("RANK", "4")]), Some(4));
         assert_eq!(get(&[("PMI_RANK", "none"), ("RANK", "4")]), Some(4));
         assert_eq!(get(&[("RANK", "-1")]), None);
+    }
+
+    #[test]
+    fn a_worker_of_torchrun_has_the_rank_of_torchrun() {
+        let node = [
+            ("SLURM_PROCID", "1"),
+            ("SLURM_NTASKS", "2"),
+            ("RANK", "11"),
+            ("WORLD_SIZE", "16"),
+        ];
+        // Without `LOCAL_RANK`, it is not torchrun that has set `RANK`.
+        assert_eq!(by(&node).map(|ranked| ranked.rank), Some(1));
+        let worker = [&node[..], &[("LOCAL_RANK", "3")]].concat();
+        let ranked = by(&worker).unwrap();
+        assert_eq!((ranked.rank, ranked.world_size), (11, Some(16)));
+        assert_eq!(ranked.source.to_string(), "RANK");
+        let own = [&worker[..], &[("TLLMPROF_RANK", "5")]].concat();
+        assert_eq!(by(&own).map(|ranked| ranked.rank), Some(5));
     }
 }

@@ -172,17 +172,22 @@ impl Finder {
     ) -> Result<FoundIterations, NotFound> {
         let chosen = ranges::choose(std::mem::take(&mut self.candidates.asked));
         let iterations = ranges::iterations(&chosen.ranges, every, trace);
+        let count = chosen.ranges.len();
         if iterations.is_empty() {
-            return Err(not_found(
-                step,
-                format!("no range of the trace matches{}", self.names()),
-            ));
+            let why = match (1..every).contains(&(count as u64)) {
+                true => format!(
+                    "the trace has {count} of these ranges (wanted: {every} for each iteration)"
+                ),
+                false => format!("no range of the trace matches{}", self.names()),
+            };
+            return Err(not_found(step, why));
         }
         Ok(FoundIterations {
             method: Method::Asked,
             rule: step.to_string(),
             why: overlapping(&chosen).unwrap_or_default(),
             iterations,
+            is_last_open: ranges::is_last_open(count, every),
             left_out: 0,
         })
     }
@@ -213,9 +218,10 @@ impl Finder {
         // A runtime function calls the driver function of the same purpose, so both would be
         // counted. Keep only the outermost of nested calls.
         let mut until: HashMap<u64, Moment> = HashMap::new();
-        counted.retain(|(_, end, thread)| {
+        counted.retain(|(start, end, thread)| {
             let until = until.entry(*thread).or_insert(Moment::MIN);
-            let is_outer = *end > *until;
+            // A call without a duration that begins where the previous call ends is not within that call.
+            let is_outer = *start >= *until || *end > *until;
             *until = (*until).max(*end);
             is_outer
         });
@@ -247,6 +253,7 @@ impl Finder {
             rule: step.to_string(),
             why: String::new(),
             iterations,
+            is_last_open: false,
             left_out: 0,
         })
     }
@@ -264,6 +271,7 @@ impl Finder {
             rule: family.rule().to_owned(),
             why,
             iterations,
+            is_last_open: true,
             left_out: 0,
         })
     }
@@ -284,6 +292,7 @@ impl Finder {
                 rule: rule.to_owned(),
                 why: learned.words,
                 iterations: learned.iterations,
+                is_last_open: false,
                 left_out: 0,
             },
             None => self.whole(trace),
@@ -301,6 +310,14 @@ impl Finder {
                 ", --step CALL a call, such as cudaStreamSynchronize",
             ),
         };
+        let ranges = match self.candidates.most_frequent() {
+            None => "it has none of the known ranges".to_owned(),
+            Some(family) => format!(
+                "{} are not used (--step {} counts them)",
+                family.words(),
+                family.rule()
+            ),
+        };
         let one = Some(Iteration {
             number: 0,
             thread: thread.unwrap_or(0),
@@ -312,9 +329,10 @@ impl Finder {
             method: Method::Whole,
             rule: WHOLE.to_owned(),
             why: format!(
-                "no iteration was found in it: it has none of the known ranges, and {calls}; --step nvtx:REGEX names a range{call}"
+                "no iteration was found in it: {ranges}, and {calls}; --step nvtx:REGEX names a range{call}"
             ),
             iterations: Vec::from_iter(one.filter(|one| one.start < one.end)),
+            is_last_open: false,
             left_out: 0,
         }
     }

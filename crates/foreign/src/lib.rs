@@ -125,7 +125,8 @@ pub struct Iteration {
     /// The moment at which the iteration begins.
     pub start: Moment,
     /// The moment at which the next iteration begins. The last iteration ends with the trace, or with its own range if
-    /// it would become far longer than the other iterations.
+    /// it would become far longer than the other iterations. If ranges are left that are too few for a further
+    /// iteration, it ends where the first of them begins.
     pub end: Moment,
     /// The iteration's batch, if the name of a range describes it.
     pub batch: Option<Batch>,
@@ -157,6 +158,9 @@ pub struct FoundIterations {
     pub why: String,
     /// The iterations in the order of their starts. They do not overlap.
     pub iterations: Vec<Iteration>,
+    /// True if the last iteration ends with its own range or with the trace. False if it ends where a further range or
+    /// call begins, and for the whole trace.
+    pub is_last_open: bool,
     /// Number of ranges and calls that were dropped because a limit was reached.
     pub left_out: u64,
 }

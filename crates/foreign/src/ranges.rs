@@ -1,7 +1,7 @@
 //! Finds iterations from named ranges.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tllmprof_record::Batch;
 
@@ -36,7 +36,8 @@ pub(crate) struct Candidates {
     pub left_out: u64,
 }
 
-/// Ranges that were chosen as iterations. They do not overlap.
+/// Ranges that were chosen as iterations. Ranges of different threads do not overlap, and no range lies within another
+/// range of its thread. Two ranges of one thread may overlap in part.
 #[derive(Debug)]
 pub(crate) struct Chosen {
     pub ranges: Vec<RangeCandidate>,
@@ -70,14 +71,21 @@ impl Candidates {
         }
     }
 
-    /// Returns the family that has the most ranges, and its ranges; `None` if no range belongs to a
-    /// known family. A family is the set of names that one program gives to its steps.
-    pub(crate) fn take_known(&mut self) -> Option<(Family, Vec<RangeCandidate>)> {
+    /// Returns the family that has the most ranges; `None` if no range belongs to a known family. A
+    /// family is the set of names that one program gives to its steps.
+    pub(crate) fn most_frequent(&self) -> Option<Family> {
         let count = |family: &Family| self.known[*family as usize].len();
         let most = Family::ALL
             .into_iter()
             .max_by_key(|family| (count(family), Reverse(*family)))?;
-        (count(&most) > 0).then(|| (most, self.known[most as usize].clone()))
+        (count(&most) > 0).then_some(most)
+    }
+
+    /// Returns the family that has the most ranges, and its ranges; `None` if no range belongs to a
+    /// known family. A family is the set of names that one program gives to its steps.
+    pub(crate) fn take_known(&mut self) -> Option<(Family, Vec<RangeCandidate>)> {
+        let most = self.most_frequent()?;
+        Some((most, self.known[most as usize].clone()))
     }
 
     /// Returns true if at least one range has a name that a known engine or profiler gives to its steps.
@@ -86,22 +94,40 @@ impl Candidates {
     }
 
     /// Sets the batches of iterations from the ranges whose names describe a batch. An iteration
-    /// gets a batch if at least one such range began in it and all such ranges in it describe the
-    /// same batch.
+    /// gets a batch if at least one such range began in it and the ranges of all families that began
+    /// in it describe the same batch. An iteration in which several ranges of one family began has
+    /// several steps, so it gets no batch. Ranges within the first of these ranges, on the same
+    /// thread, do not count.
     pub(crate) fn add_batches(&self, iterations: &mut [Iteration]) {
         let mut found: HashMap<usize, Option<Batch>> = HashMap::new();
-        for range in self.known.iter().flatten() {
-            let Some(batch) = range.batch else {
+        let mut with_several: HashSet<usize> = HashSet::new();
+        for family in &self.known {
+            if family.iter().all(|range| range.batch.is_none()) {
                 continue;
-            };
-            let after = iterations.partition_point(|one| one.start <= range.start);
-            let Some(place) = after.checked_sub(1) else {
-                continue;
-            };
-            if range.start < iterations[place].end {
-                let same = found.entry(place).or_insert(Some(batch));
-                if *same != Some(batch) {
-                    *same = None;
+            }
+            let mut ranges: Vec<_> = family.iter().collect();
+            ranges.sort_unstable_by_key(|range| (range.start, Reverse(range.end)));
+            let mut firsts: HashMap<usize, &RangeCandidate> = HashMap::new();
+            for range in ranges {
+                let after = iterations.partition_point(|one| one.start <= range.start);
+                let Some(place) = after.checked_sub(1) else {
+                    continue;
+                };
+                if range.start >= iterations[place].end {
+                    continue;
+                }
+                if let Some(first) = firsts.get(&place) {
+                    if range.thread != first.thread || range.end > first.end {
+                        with_several.insert(place);
+                    }
+                    continue;
+                }
+                firsts.insert(place, range);
+                if let Some(batch) = range.batch {
+                    let same = found.entry(place).or_insert(Some(batch));
+                    if *same != Some(batch) {
+                        *same = None;
+                    }
                 }
             }
         }
@@ -109,16 +135,20 @@ impl Candidates {
             let one = &mut iterations[place];
             one.batch = one.batch.or(batch);
         }
+        for place in with_several {
+            iterations[place].batch = None;
+        }
     }
 }
 
-/// Chooses ranges that do not overlap. Of nested ranges, the outermost is chosen. If ranges of
-/// several threads overlap, only ranges of the thread with the most ranges are chosen.
+/// Chooses ranges for iterations. Of nested ranges of one thread, the outermost is chosen; ranges of one thread that
+/// overlap only in part are all chosen. If ranges of different threads overlap, only ranges of the thread with the most
+/// ranges are chosen.
 pub(crate) fn choose(mut ranges: Vec<RangeCandidate>) -> Chosen {
     ranges.sort_unstable_by_key(|range| (range.start, Reverse(range.end)));
     let mut open: HashMap<u64, Moment> = HashMap::new();
     ranges.retain(|range| match open.get_mut(&range.thread) {
-        Some(end) if range.start < *end => false,
+        Some(end) if range.start < *end && range.end <= *end => false,
         Some(end) => {
             *end = range.end;
             true
@@ -128,7 +158,9 @@ pub(crate) fn choose(mut ranges: Vec<RangeCandidate>) -> Chosen {
             true
         }
     });
-    let overlap = ranges.windows(2).any(|two| two[1].start < two[0].end);
+    let overlap = ranges
+        .windows(2)
+        .any(|two| two[1].thread != two[0].thread && two[1].start < two[0].end);
     let before = ranges.len();
     if overlap {
         let mut counts: HashMap<u64, usize> = HashMap::new();
@@ -146,7 +178,15 @@ pub(crate) fn choose(mut ranges: Vec<RangeCandidate>) -> Chosen {
     }
 }
 
-/// Returns the iterations that begin at every `every`-th range.
+/// Returns true if the last iteration has all its ranges, so that it ends with its last range or with the trace. If
+/// `every` does not divide the number of ranges, fewer than `every` ranges are left at the end. The last iteration then
+/// ends where the first of these begins.
+pub(crate) fn is_last_open(ranges: usize, every: u64) -> bool {
+    (ranges as u64).is_multiple_of(every.max(1))
+}
+
+/// Returns the iterations that begin at every `every`-th range. If fewer than `every` ranges are left at the end, they
+/// are not an iteration.
 pub(crate) fn iterations(ranges: &[RangeCandidate], every: u64, trace: &Trace) -> Vec<Iteration> {
     let every = usize::try_from(every).unwrap_or(usize::MAX).max(1);
     let begins: Vec<_> = ranges.iter().step_by(every).collect();
@@ -167,7 +207,12 @@ pub(crate) fn iterations(ranges: &[RangeCandidate], every: u64, trace: &Trace) -
     for (one, next) in all.iter_mut().zip(starts.iter().skip(1)) {
         one.end = *next;
     }
-    end_last(&mut all, ranges.last().map_or(0, |range| range.end), trace);
+    match is_last_open(ranges.len(), every as u64) {
+        true => end_last(&mut all, ranges.last().map_or(0, |range| range.end), trace),
+        false => {
+            all.pop();
+        }
+    }
     all.retain(|one| one.start < one.end);
     all
 }
@@ -253,6 +298,22 @@ mod tests {
         let every = iterations(&chosen.ranges, 2, &trace(400));
         assert_eq!(every.len(), 2);
         assert_eq!((every[1].start, every[1].end), (200, 400));
+        // The fourth range is only a part of the second group of three ranges, so it only ends the first group.
+        let parts = iterations(&chosen.ranges, 3, &trace(400));
+        assert_eq!(parts.len(), 1);
+        assert_eq!((parts[0].start, parts[0].end), (0, 300));
+        assert!(iterations(&chosen.ranges, 5, &trace(400)).is_empty());
+    }
+
+    #[test]
+    fn ranges_that_overlap_in_part_on_one_thread_all_count() {
+        let mut candidates = Candidates::default();
+        for (thread, start, end) in [(1, 0, 12), (1, 10, 22), (1, 20, 32), (1, 23, 30)] {
+            candidates.add(&range("step", thread, start, end), true);
+        }
+        let chosen = choose(candidates.asked);
+        let starts: Vec<_> = chosen.ranges.iter().map(|range| range.start).collect();
+        assert_eq!((starts, chosen.others), (vec![0, 10, 20], 0));
     }
 
     #[test]
@@ -266,7 +327,12 @@ mod tests {
         ] {
             candidates.add(&range(name, 1, start, start + 5), false);
         }
-        let mut all: Vec<_> = [0, 100, 200]
+        // Two steps with the same batch are two steps, but a range within the first range is no further step.
+        for (start, end) in [(210, 215), (220, 225), (310, 330), (312, 315)] {
+            let name = "execute_context_0(0)_generation_4(4)";
+            candidates.add(&range(name, 1, start, end), false);
+        }
+        let mut all: Vec<_> = [0, 100, 200, 300, 400]
             .map(|start| Iteration {
                 number: 0,
                 thread: 1,
@@ -280,6 +346,6 @@ mod tests {
             .iter()
             .map(|one| one.batch.map(|batch| batch.requests))
             .collect();
-        assert_eq!(requests, [Some(4), None, None]);
+        assert_eq!(requests, [Some(4), None, None, Some(4), None]);
     }
 }

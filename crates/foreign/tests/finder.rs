@@ -87,6 +87,49 @@ fn a_trace_without_a_pattern_is_one_iteration() {
 }
 
 #[test]
+fn known_ranges_that_do_not_count_are_named() {
+    let mut finder = finder("auto");
+    ranges(&mut finder, None);
+    decode(&mut finder, 5);
+    let found = finish(finder).unwrap();
+    assert_eq!(found.method, Method::Whole);
+    let expected = "the engine's ranges execute_… are not used (--step nvtx:^execute_ counts them)";
+    assert!(found.why.contains(expected), "{}", found.why);
+}
+
+#[test]
+fn a_call_without_a_duration_is_not_within_the_call_before_it() {
+    let mut calls = finder("cudaStreamSynchronize");
+    for (start, end) in [(0, 10), (10, 10), (20, 30)] {
+        calls.call(&call("cudaStreamSynchronize", 0, start, end));
+    }
+    // The waits end at 10, 10 and 30, so the first of the two iterations has no duration.
+    let found = finish(calls).unwrap();
+    let spans: Vec<_> = found
+        .iterations
+        .iter()
+        .map(|one| (one.number, one.end))
+        .collect();
+    assert_eq!(spans, [(1, 30)]);
+}
+
+#[test]
+fn a_part_of_an_iteration_at_the_end_is_no_iteration() {
+    let mut asked = finder("nvtx:^forw/7");
+    ranges(&mut asked, None);
+    let found = finish(asked).unwrap();
+    assert_eq!(found.iterations.len() as i64, STEPS / 7);
+    assert_eq!(found.iterations[27].end, STEPS / 7 * 7 * LENGTH);
+    assert!(!found.is_last_open);
+    let mut asked = finder("nvtx:^forw/300");
+    ranges(&mut asked, None);
+    assert_eq!(
+        finish(asked).unwrap_err().to_string(),
+        "--step nvtx:^forw/300: the trace has 200 of these ranges (wanted: 300 for each iteration)"
+    );
+}
+
+#[test]
 fn a_call_that_the_user_names_begins_or_ends_iterations() {
     let mut waits = finder("cudaStreamSynchronize");
     decode(&mut waits, STEPS);

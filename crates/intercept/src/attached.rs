@@ -199,7 +199,7 @@ impl Slots {
     }
 
     /// Patches the GOT slots of all modules to point to this library. Returns false if the loader
-    /// had not yet relocated one of the modules.
+    /// had not yet relocated one of the modules, or if the memory mappings cannot be read.
     fn lead(&mut self) -> bool {
         lifecycle::register();
         if self.entries.is_none() {
@@ -208,7 +208,10 @@ impl Slots {
         let mut is_complete = true;
         let Self { hooks, led, .. } = self;
         elf::with_modules(|modules| {
-            let Ok(maps) = Maps::read() else { return };
+            let Ok(maps) = Maps::read() else {
+                is_complete = false;
+                return;
+            };
             // Forget GOT slots of unloaded modules: other modules may use their addresses now.
             let is_there = |place: usize| modules.iter().any(|module| module.contains(place));
             led.retain(|slot| is_there(slot.place));
@@ -227,9 +230,9 @@ impl Slots {
     }
 
     /// Patches the GOT slots for look-up functions such as `dlsym`, in modules that were not scanned before. Returns
-    /// false if a module with such a slot was left out because the loader has not yet relocated it. Reads the memory
-    /// mappings only if a module has such a slot: some processes load hundreds of modules, and few of them look up
-    /// functions.
+    /// false if a module with such a slot was left out because the loader has not yet relocated it, or because the
+    /// memory mappings cannot be read. Reads the mappings only if a module has such a slot: some processes load
+    /// hundreds of modules, and few of them look up functions.
     fn lead_look_ups(&mut self) -> bool {
         let mut is_complete = true;
         let Self { hooks, seen, .. } = self;
@@ -252,6 +255,7 @@ impl Slots {
                     // If the list of memory mappings cannot be read, it is unknown which pages are
                     // writable, so no GOT slot is written.
                     let Ok(maps) = known.get_or_insert_with(Maps::read) else {
+                        is_complete = false;
                         return;
                     };
                     if !modules::is_relocated(module, maps) {

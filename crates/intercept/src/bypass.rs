@@ -130,6 +130,11 @@ fn find() -> Option<Bypass> {
     if let Some(module) = elsewhere.iter().find(|driver| driver::is_in_use(driver)) {
         return Some(Bypass::Elsewhere(path_of(module)));
     }
+    // A library that was loaded after the start comes last in load order. So callers are bound to other modules even if
+    // nothing is wrong: their calls come by patched slots and patched entries of the driver, or not at all.
+    if resolve::is_late() {
+        return None;
+    }
     let mut found = None;
     elf::with_modules(|modules| {
         let is_driver = |module: &&ElfModule| module.soname() == Some(libcuda::NAME);

@@ -143,7 +143,8 @@ mod tests {
                 assert_eq!(stub.unwrap()(1, 2, 300, 9, 0, handle, 0x70), 300 + 0x70);
             }
             let path = std::env::var_os("TLLMPROF_RING").unwrap();
-            let ring = tllmprof_record::Ring::read(&std::fs::read(path).unwrap()).unwrap();
+            let read = || tllmprof_record::Ring::read(&std::fs::read(&path).unwrap()).unwrap();
+            let ring = read();
             let found: Vec<_> = ring
                 .collectives
                 .iter()

@@ -36,8 +36,9 @@ fn came_back(frame: &CallFrame, result: usize) {
         Role::ProcAddress if succeeded => proc_address::handed_out(frame),
         Role::Nccl(NcclCall::Split) => communicators::split(frame, succeeded),
         Role::Nccl(NcclCall::AsyncError) if succeeded => communicators::is_asked_about(frame),
+        // A query that failed shows nothing. It is no collective either, so its frame has no number of an open call.
+        Role::ProcAddress | Role::Nccl(NcclCall::AsyncError) => {}
         Role::Nccl(_) => collectives::returns(frame),
-        Role::ProcAddress => {}
         Role::Cupti(call) => tllmprof_capture::cupti_was_called(call, succeeded),
         Role::Driver(call) => {
             if watched::are() {
@@ -175,6 +176,7 @@ fn work_is_over(frame: &CallFrame, failed: bool, since: u64, until: u64) {
 mod tests {
     use tllmprof_calls::Call;
     use tllmprof_platform::function;
+    use tllmprof_recorder::ring::{self, Collective, Operation};
 
     use super::*;
     use crate::frame::made;
@@ -192,6 +194,32 @@ mod tests {
         record(&made.frame, 0, 9);
         #[cfg(target_arch = "x86_64")]
         assert_eq!(recorded(&made.frame, 700, 9), 700);
+    }
+
+    #[test]
+    fn a_query_of_a_communicator_that_failed_ends_no_collective() {
+        let path = record_of("query");
+        alone(&[("TLLMPROF_RING", path.as_str())], || {
+            let settings = session::activity::settings().unwrap();
+            recorder::start(settings);
+            recorder::ring::begin(settings);
+            let operation = Operation {
+                collective: Collective::AllReduce,
+                count: 300,
+                data_type: 9,
+                peer: None,
+            };
+            let member = || recorder::member(communicators::holds(0x10));
+            let open = ring::call_begins(operation, 0x10, 0x70, false, member).unwrap();
+            // The frame of the query happens to contain the number of the open call.
+            let thunk = Thunk::made(core::ptr::null_mut(), Role::Nccl(NcclCall::AsyncError));
+            let query = made::Call::new(thunk, &WORDS, 0);
+            query.frame.other_stream.set(open.number());
+            after(&query.frame, 3);
+            let path = std::env::var_os("TLLMPROF_RING").unwrap();
+            let ring = tllmprof_record::Ring::read(&std::fs::read(path).unwrap()).unwrap();
+            assert!(ring.collectives.iter().any(|one| one.end_ns.is_none()));
+        });
     }
 
     /// Simulates a launch function of the driver. Returns its first argument.

@@ -25,6 +25,8 @@ pub enum TraceError {
     /// tllmprof exported the trace from records of several processes; only a trace of one process
     /// can be read.
     Several,
+    /// Several processes of the trace have calls of CUDA or HIP: the trace was merged from those of several processes.
+    Merged,
     /// The rule for iterations (`--step`) that the user typed matches nothing in the trace.
     NotFound(NotFound),
 }
@@ -52,6 +54,9 @@ impl fmt::Display for TraceError {
             ),
             Self::Several => f.write_str(
                 "a trace that tllmprof exported from several records (wanted: the records, or one of one)",
+            ),
+            Self::Merged => f.write_str(
+                "a merged trace: several of its processes call the GPU (wanted: the trace of each rank)",
             ),
             Self::Other => f.write_str(
                 "a trace of another program: no event has a category of the PyTorch profiler (cpu_op, cuda_runtime, kernel)",

@@ -37,6 +37,13 @@ pub struct Args {
     pub bytes: Option<i64>,
     /// The iteration's number if tllmprof exported the event, otherwise `None`.
     pub iteration: Option<i64>,
+    /// True if the event was cut short by the end of the window or of the process. Only traces that tllmprof exported
+    /// have this value and the next two.
+    pub cut: bool,
+    /// True if the call was made while its thread was capturing a stream into a graph.
+    pub capturing: bool,
+    /// True if the call returned an error, or if the function raised an exception.
+    pub failed: bool,
     /// The name of a process or thread, if the event describes one.
     pub name: String,
 }
@@ -88,6 +95,12 @@ enum ArgsKey {
     Bytes,
     #[serde(rename = "iteration")]
     Iteration,
+    #[serde(rename = "cut")]
+    Cut,
+    #[serde(rename = "capturing")]
+    Capturing,
+    #[serde(rename = "failed")]
+    Failed,
     #[serde(rename = "name")]
     Name,
     #[serde(other)]
@@ -215,6 +228,9 @@ impl<'de> Visitor<'de> for ArgsVisitor<'_> {
                 ArgsKey::Correlation => args.correlation = number()?,
                 ArgsKey::Bytes => args.bytes = number()?,
                 ArgsKey::Iteration => args.iteration = number()?,
+                ArgsKey::Cut => args.cut = map.next_value_seed(AnyFlag)?,
+                ArgsKey::Capturing => args.capturing = map.next_value_seed(AnyFlag)?,
+                ArgsKey::Failed => args.failed = map.next_value_seed(AnyFlag)?,
                 ArgsKey::Name => map.next_value_seed(TextSeed(&mut args.name))?,
                 ArgsKey::Other => {
                     map.next_value::<IgnoredAny>()?;
@@ -263,6 +279,43 @@ impl<'de> Visitor<'de> for TextSeed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
         Ok(())
+    }
+}
+
+/// Reads true or false from JSON. Any other JSON becomes false.
+struct AnyFlag;
+
+impl<'de> DeserializeSeed<'de> for AnyFlag {
+    type Value = bool;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<bool, D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for AnyFlag {
+    type Value = bool;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("true or false")
+    }
+
+    ignore! {
+        visit_i64(value: i64); visit_u64(value: u64); visit_f64(value: f64); visit_str(value: &str); visit_unit();
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<bool, E> {
+        Ok(value)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<bool, A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(false)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<bool, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(false)
     }
 }
 

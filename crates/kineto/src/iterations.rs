@@ -19,6 +19,9 @@ pub struct TraceIteration {
     pub thread: u32,
     pub start: i64,
     pub end: i64,
+    /// True if the iteration was cut short by the end of the window or of the process. Only traces that tllmprof
+    /// exported have such iterations.
+    pub cut: bool,
     pub batch: Option<Batch>,
 }
 
@@ -31,6 +34,9 @@ pub struct Iterations {
     pub why: String,
     /// True if no iterations were found. The whole trace then counts as one iteration.
     pub is_whole: bool,
+    /// True if the last iteration ends with its own range or with the trace. False if it ends where a further range or
+    /// call begins, for the whole trace, and for iterations that tllmprof counted.
+    is_last_open: bool,
     /// Numbers of events that were left out in the search for iterations, by reason.
     pub left_out: LeftOut,
     /// Names of the ranges that may be iterations of the program.
@@ -64,11 +70,12 @@ impl Iterations {
     fn of_tllmprof(trace: &Trace) -> Self {
         let thread = main_thread(trace).unwrap_or(0) as u32;
         let all = trace.own.iterations.iter();
-        let all = all.map(|(n, start, end)| TraceIteration {
-            n: *n,
+        let all = all.map(|one| TraceIteration {
+            n: one.number,
             thread,
-            start: *start,
-            end: *end,
+            start: one.start,
+            end: one.end,
+            cut: one.cut,
             batch: None,
         });
         let mut all: Vec<_> = all.collect();
@@ -79,6 +86,7 @@ impl Iterations {
             rule: "tllmprof's iterations".to_owned(),
             why: String::new(),
             is_whole: false,
+            is_last_open: false,
             left_out: trace.own.left_out.clone(),
             step_names: HashSet::new(),
         }
@@ -90,6 +98,7 @@ impl Iterations {
             thread: one.thread as u32,
             start: one.start,
             end: one.end,
+            cut: false,
             batch: one.batch,
         });
         let mut left_out = LeftOut::default();
@@ -100,6 +109,7 @@ impl Iterations {
             rule: found.rule,
             why: found.why,
             is_whole: found.method == Method::Whole,
+            is_last_open: found.is_last_open,
             left_out,
             step_names,
         }
@@ -108,10 +118,13 @@ impl Iterations {
     /// Extends the last iteration until the GPU has finished the work launched in it, because the end of a step's range
     /// marks only the end of the host's part. Correlation numbers increase in the order of launches. So all work up to
     /// the highest correlation number of the iteration's calls was launched in this iteration or earlier, even work
-    /// whose own call is not in the trace. Does nothing if tllmprof exported the trace.
+    /// whose own call is not in the trace. Does nothing if the last iteration ends where a further range or call
+    /// begins, if the whole trace is one iteration, or if tllmprof exported the trace.
     pub fn extend_last(&mut self, trace: &Trace) {
-        let last = self.all.last_mut().filter(|_| !trace.metadata.is_own);
-        let Some(last) = last else {
+        if !self.is_last_open || trace.metadata.is_own {
+            return;
+        }
+        let Some(last) = self.all.last_mut() else {
             return;
         };
         let range = last.start..last.end;
@@ -140,9 +153,10 @@ impl Iterations {
         }
         let window = OwnWindow {
             first: first.n,
-            last: last.n,
+            last: Some(last.n),
             start: first.start,
             end: last.end,
+            cut: false,
             has_kernels: false,
         };
         let taken = (!trace.gpu.is_empty()).then_some(OwnWindow {

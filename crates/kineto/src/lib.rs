@@ -40,14 +40,15 @@ pub use process::TraceProcess;
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or is not a trace of the PyTorch profiler, if tllmprof exported the
-/// trace from records of several processes, or if the rule matches nothing in the trace.
+/// trace from records of several processes, if several processes of the trace call CUDA or HIP, or if the rule matches
+/// nothing in the trace.
 pub fn read(file: impl Read, path: &Path, asked: Option<Step>) -> Result<TraceProcess, TraceError> {
     let mut trace = document::read(file)?;
     if trace.metadata.is_own && (trace.processes.len() > 1 || trace.own.gpus.len() > 1) {
         return Err(TraceError::Several);
     }
     trace.leave_out_far_events();
-    trace.keep_one_process();
+    trace.keep_one_process()?;
     trace.gpu.sort_unstable_by_key(|work| work.start);
     let mut iterations = Iterations::find(&trace, asked)?;
     let is_scope = |event: &HostEvent| match event.kind {

@@ -86,7 +86,10 @@ impl Links {
         if event.kind != HostKind::Call {
             return true;
         }
-        let outermost = open.call.filter(|(_, end)| event.end() <= *end);
+        // A call without a duration that begins where the previous call ends is not within that call.
+        let outermost = open
+            .call
+            .filter(|(_, end)| event.start < *end && event.end() <= *end);
         let (start, _) = *open
             .call
             .insert(outermost.unwrap_or((event.start, event.end())));

@@ -20,17 +20,30 @@ const TAKEN: &str = "kernels taken";
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OwnWindow {
     pub first: u64,
-    pub last: u64,
+    /// The number of the last iteration; `None` if the window was not closed. It then lasts until the last iteration of
+    /// the trace.
+    pub last: Option<u64>,
     pub start: i64,
     pub end: i64,
+    /// True if the window was closed during its first iteration.
+    pub cut: bool,
     pub has_kernels: bool,
+}
+
+/// An iteration of a trace that tllmprof exported. Times are in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OwnIteration {
+    pub number: u64,
+    pub start: i64,
+    pub end: i64,
+    /// True if the iteration was cut short by the end of the window or of the process.
+    pub cut: bool,
 }
 
 /// The iterations, and the windows (profiled ranges of iterations), of a trace that tllmprof exported.
 #[derive(Debug, Default)]
 pub struct Own {
-    /// Number, start and end of each iteration. Times are in nanoseconds.
-    pub iterations: Vec<(u64, i64, i64)>,
+    pub iterations: Vec<OwnIteration>,
     pub windows: Vec<OwnWindow>,
     /// The process ids in the trace that stand for the GPUs of a process instead of the process itself. A trace has one
     /// such id for each recorded process with GPU work.
@@ -47,8 +60,12 @@ impl Own {
         match number {
             None => self.left_out.add(LeftOutReason::NoNumber),
             Some(number) if self.iterations.len() < LIMIT => {
-                let end = start.saturating_add_unsigned(ns);
-                self.iterations.push((number, start, end));
+                self.iterations.push(OwnIteration {
+                    number,
+                    start,
+                    end: start.saturating_add_unsigned(ns),
+                    cut: raw.args.cut,
+                });
             }
             Some(_) => self.left_out.add(LeftOutReason::TooMany),
         }
@@ -64,6 +81,7 @@ impl Own {
                     last,
                     start,
                     end: start.saturating_add_unsigned(ns),
+                    cut: raw.args.cut,
                     has_kernels: line == TAKEN,
                 });
             }
@@ -72,11 +90,16 @@ impl Own {
     }
 }
 
-/// Returns the numbers of the first and last iteration from a name such as `window 5-14`.
-fn numbers(window: &str) -> Option<(u64, u64)> {
+/// Returns the numbers of the first and last iteration from a name such as `window 5-14`. A window that was not closed
+/// has a name such as `window 20-`, and no last number.
+fn numbers(window: &str) -> Option<(u64, Option<u64>)> {
     let numbers = window.strip_prefix("window ")?;
     let (first, last) = numbers.split_once('-').unwrap_or((numbers, numbers));
-    Some((first.parse().ok()?, last.parse().ok()?))
+    let last = match last {
+        "" => None,
+        last => Some(last.parse().ok()?),
+    };
+    Some((first.parse().ok()?, last))
 }
 
 /// Returns the device and the stream from a timeline row's name such as `GPU 0 stream 13`.
@@ -93,8 +116,11 @@ mod tests {
     fn lines_and_windows_are_known_by_their_names() {
         assert_eq!(place("GPU 3 stream 13"), Some((3, 13)));
         assert_eq!(place("GPU 0 stream 0 iterations"), None);
-        assert_eq!(numbers("window 5-14"), Some((5, 14)));
-        assert_eq!(numbers("window 7"), Some((7, 7)));
+        assert_eq!(numbers("window 5-14"), Some((5, Some(14))));
+        assert_eq!(numbers("window 7"), Some((7, Some(7))));
+        assert_eq!(numbers("window 20-"), Some((20, None)));
+        assert_eq!(numbers("window 20-x"), None);
+        assert_eq!(numbers("window "), None);
         assert_eq!(numbers("other 7"), None);
     }
 }

@@ -309,16 +309,17 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         let process = self.process;
         let main = process.header.pid;
         for window in &process.iterations.windows {
-            let edges = [
-                (Edge::Open, window.first, window.start),
-                (Edge::Close, window.last, window.end),
-            ];
-            for (edge, iteration, moment) in edges {
+            // A window that was not closed has no event for its end.
+            let close = window.last.map(|last| (Edge::Close, last, window.end));
+            let open = (Edge::Open, window.first, window.start);
+            for (edge, iteration, moment) in std::iter::once(open).chain(close) {
                 let what = match window.has_kernels {
                     true => What::KernelWindow { edge, iteration },
                     false => What::Window { edge, iteration },
                 };
-                self.event(main, Event::new(process.ticks(moment), 0, what));
+                let mut event = Event::new(process.ticks(moment), 0, what);
+                event.cut = window.cut;
+                self.event(main, event);
             }
         }
         for one in &process.iterations.all {
@@ -328,7 +329,9 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
                 excluded: false,
             };
             let duration = process.ticks(one.end) - start;
-            self.event(one.thread, Event::new(start, duration, what));
+            let mut event = Event::new(start, duration, what);
+            event.cut = one.cut;
+            self.event(one.thread, event);
             if let Some(batch) = one.batch {
                 let iteration = one.n as u16;
                 let what = What::Batch { iteration, batch };
@@ -370,7 +373,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         let what = match event.kind {
             HostKind::Call => What::Call {
                 row: self.process.rows.get(name),
-                capturing: false,
+                capturing: event.capturing,
                 stream: 0,
             },
             HostKind::Annotation => What::Range {
@@ -381,7 +384,9 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
             HostKind::Operator | HostKind::Function | HostKind::Module => What::Function { name },
         };
         let start = self.process.ticks(event.start);
-        self.event(event.thread, Event::new(start, event.ns, what));
+        let mut entry = Event::new(start, event.ns, what);
+        (entry.cut, entry.failed) = (event.cut, event.failed);
+        self.event(event.thread, entry);
     }
 
     fn gpu(&mut self, event: &GpuEvent) {
@@ -411,7 +416,9 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
             },
         };
         let start = self.process.ticks(event.start);
-        self.event(0, Event::new(start, event.ns, what));
+        let mut entry = Event::new(start, event.ns, what);
+        entry.cut = event.cut;
+        self.event(0, entry);
         let links = &self.process.links;
         if let Some(launch) = links.launch(event.correlation)
             && event.kind == GpuKind::Kernel

@@ -9,6 +9,7 @@ use tllmprof_foreign::{
 };
 use tllmprof_record::{CopyKind, StringId};
 
+use crate::error::TraceError;
 use crate::event::{RawEvent, Scalar};
 use crate::facts::Metadata;
 use crate::names::StringTable;
@@ -33,6 +34,13 @@ pub struct HostEvent {
     pub correlation: u32,
     pub process: u16,
     pub kind: HostKind,
+    /// True if the event was cut short by the end of the window or of the process. Like `capturing` and `failed`, it is
+    /// false unless tllmprof exported the trace.
+    pub cut: bool,
+    /// True if the call was made while its thread was capturing a stream into a graph.
+    pub capturing: bool,
+    /// True if the call returned an error, or if the function raised an exception.
+    pub failed: bool,
 }
 
 /// The kind of a host event, as derived from the event's category and name.
@@ -61,6 +69,9 @@ pub struct GpuEvent {
     pub stream: u16,
     pub device: u8,
     pub kind: GpuKind,
+    /// True if the work was cut short by the end of the window or of the process. It is false unless tllmprof exported
+    /// the trace.
+    pub cut: bool,
 }
 
 /// The kind of a piece of GPU work: a kernel, a copy with its direction, or a memory set.
@@ -237,6 +248,9 @@ impl Trace {
             correlation: correlation(raw),
             process: process as u16,
             kind,
+            cut: self.metadata.is_own && raw.args.cut,
+            capturing: self.metadata.is_own && raw.args.capturing,
+            failed: self.metadata.is_own && raw.args.failed,
         };
         self.host.push(event);
     }
@@ -264,6 +278,7 @@ impl Trace {
             stream,
             device,
             kind,
+            cut: self.metadata.is_own && raw.args.cut,
         };
         self.gpu.push(event);
     }
@@ -345,18 +360,25 @@ impl Trace {
     /// Keeps only the host events of one process: the process with the most GPU calls or, without GPU calls, the
     /// process with the most events. Data in the form of a tllmprof record describe one process, and the thread and
     /// correlation numbers of several processes could collide.
-    pub fn keep_one_process(&mut self) {
+    ///
+    /// # Errors
+    /// Returns an error if several processes have GPU calls. The GPU work of a trace does not say which process
+    /// launched it, so the work of the other processes could not be left out.
+    pub fn keep_one_process(&mut self) -> Result<(), TraceError> {
         let mut sums = vec![(0_u64, 0_u64); self.processes.len()];
         for event in &self.host {
             let (calls, all) = &mut sums[usize::from(event.process)];
             *calls += u64::from(event.kind == HostKind::Call);
             *all += 1;
         }
+        if sums.iter().filter(|(calls, _)| *calls > 0).count() > 1 {
+            return Err(TraceError::Merged);
+        }
         let most = (0..)
             .zip(sums)
             .max_by_key(|(place, sum)| (*sum, Reverse(*place)));
         let Some((most, _)) = most else {
-            return;
+            return Ok(());
         };
         let before = self.host.len();
         self.host.retain(|event| event.process == most);
@@ -364,6 +386,7 @@ impl Trace {
         self.processes = vec![self.processes.swap_remove(usize::from(most))];
         let process = &self.processes[0];
         self.thread_names.retain(|(pid, _), _| pid == process);
+        Ok(())
     }
 
     /// Returns the process's id; `None` if it is unknown or not a number.

@@ -470,6 +470,60 @@ fn events_of_other_processes_are_left_out() {
 }
 
 #[test]
+fn a_trace_with_gpu_calls_of_several_processes_is_refused() {
+    let mut events = step(5, 1000.0);
+    let mut other = event(
+        "cuda_runtime",
+        "cudaLaunchKernel",
+        1,
+        (1001.0, 5.0),
+        json!({}),
+    );
+    other["pid"] = json!(PID + 1);
+    events.push(other);
+    let error = read(document(events).to_string().as_bytes()).err().unwrap();
+    assert!(error.to_string().starts_with("a merged trace"), "{error}");
+}
+
+#[test]
+fn a_last_iteration_that_ends_with_the_next_call_is_not_extended() {
+    let text = two_steps().to_string();
+    let path = Path::new("trace.json");
+    let read = |rule: &str| {
+        let asked = Step::parse(rule).unwrap();
+        let recorded = tllmprof_kineto::read(text.as_bytes(), path, Some(asked)).unwrap();
+        iterations(&Process::read(path.to_owned(), &recorded).unwrap())
+    };
+    // The first wait ends at 74 µs and the second at 174 µs. The GPU is still busy then: it copies until 195 µs.
+    assert_eq!(read("cudaStreamSynchronize"), [(0, 74_000, 100_000)]);
+}
+
+#[test]
+fn what_tllmprof_exported_keeps_its_open_window_and_its_cut_iteration() {
+    let own = |category: &str, name: &str, start: f64, args: Value| {
+        event(category, name, 2, (start, 10.0), args)
+    };
+    let trace = json!({
+        "otherData": {"producer": "tllmprof"},
+        "traceEvents": [
+            own("window", "window 20-", 1000.0, json!({})),
+            own("iteration", "iteration 20", 1000.0, json!({"iteration": 20})),
+            own("iteration", "iteration 21", 1010.0, json!({"iteration": 21, "cut": true})),
+            own("cuda", "cudaLaunchKernel", 1001.0, json!({"failed": true})),
+        ]
+    });
+    let process = read_json(&trace);
+    let window = &process.windows[0];
+    assert_eq!((window.first, window.closed), (20, false));
+    let cut: Vec<_> = window
+        .iterations
+        .iter()
+        .map(|one| (one.n, one.cut))
+        .collect();
+    assert_eq!(cut, [(20, false), (21, true)]);
+}
+
+#[test]
 fn the_file_says_the_rank_if_the_trace_does_not() {
     let mut trace = two_steps();
     trace["distributedInfo"] = json!(null);

@@ -27,6 +27,9 @@ const WINDOW_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// The time that the listening thread sleeps after requests, so that no client can keep the thread and the
 /// process's locks busy.
 const PAUSE: Duration = Duration::from_millis(1);
+/// The time for which no client is accepted after accepting one has failed. The usual reason is that the process has no
+/// free descriptor. The client then still waits, so without this pause the listening thread would never sleep.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The largest number of times that the control socket is created: the first time, and again each time after the socket
 /// was closed or shut down.
 const MAX_SOCKETS_MADE: u32 = 16;
@@ -38,6 +41,8 @@ struct Server {
     /// The number of clients that have connected so far.
     count: u64,
     watch: Option<WindowWait>,
+    /// The time from which clients are accepted again, if accepting one has failed.
+    accepts_at: Option<Instant>,
 }
 
 /// Listens until this thread is asked to end, or is the only thread left in the process. Called on the listening
@@ -56,6 +61,7 @@ pub(crate) fn run(surroundings: &'static Surroundings) {
             clients: Vec::new(),
             count: 0,
             watch: None,
+            accepts_at: None,
         };
         if !server.serve() {
             return socket::remove();
@@ -105,13 +111,15 @@ impl Server {
                 None if !self.clients.is_empty() => Some(CLIENT_CHECK_INTERVAL),
                 None => own_threads::look_after(CLIENT_CHECK_INTERVAL),
             };
+            let pause = self.accept_pause();
+            let patience = pause.into_iter().chain(patience).min();
             let mut sockets = vec![(&self.listener, false)];
             sockets.extend(
                 self.clients
                     .iter()
                     .map(|client| (client.socket(), client.has_more())),
             );
-            let (ready, has_hung_up) = socket::wait(&sockets, patience);
+            let (ready, has_hung_up) = socket::wait(&sockets, pause.is_none(), patience);
             if end::is_asked() || own_threads::are_alone() {
                 return false;
             }
@@ -160,6 +168,13 @@ impl Server {
         true
     }
 
+    /// Returns the time for which no client is to be accepted because accepting one has failed; `None` if clients may be
+    /// accepted. A time below one millisecond is ignored, because `poll` would not wait for it.
+    fn accept_pause(&self) -> Option<Duration> {
+        let left = self.accepts_at?.saturating_duration_since(Instant::now());
+        Some(left).filter(|left| left.as_millis() > 0)
+    }
+
     /// Accepts a new client. If there is no room, first closes the connection of the client that has been silent for
     /// longest. A client that waits for a window is chosen only if all clients do.
     fn accept(&mut self) {
@@ -178,9 +193,13 @@ impl Server {
                 self.clients.remove(place);
             }
         }
-        if let Some(socket) = self.listener.accept() {
-            self.count += 1;
-            self.clients.push(Client::new(self.count, socket));
+        match self.listener.accept() {
+            Ok(Some(socket)) => {
+                self.count += 1;
+                self.clients.push(Client::new(self.count, socket));
+            }
+            Ok(None) => {}
+            Err(_) => self.accepts_at = Some(Instant::now() + ACCEPT_PAUSE),
         }
     }
 

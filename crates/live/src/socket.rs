@@ -212,17 +212,23 @@ impl Socket {
 
     /// Accepts the next client of an allowed user, and closes the connections of other users. Returns `None`
     /// if no client waits.
-    pub(crate) fn accept(&self) -> Option<Self> {
+    ///
+    /// # Errors
+    /// Returns an error of the system, for example because no descriptor is free. The client may then still wait.
+    pub(crate) fn accept(&self) -> io::Result<Option<Self>> {
         loop {
             let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
             let (none, length) = (core::ptr::null_mut(), core::ptr::null_mut());
             // SAFETY: the pointers are null, because no address is requested.
             let client = Self::new(|| unsafe { libc::accept4(self.0.number, none, length, flags) });
             match client {
-                Ok(client) if client.is_allowed() => return Some(client),
+                Ok(client) if client.is_allowed() => return Ok(Some(client)),
                 Ok(_) => {}
-                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-                Err(_) => return None,
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    Some(libc::EAGAIN) => return Ok(None),
+                    _ => return Err(error),
+                },
             }
         }
     }
@@ -310,9 +316,14 @@ fn moved(result: isize) -> Moved {
 }
 
 /// Waits, for at most `patience`, until one of the sockets is ready: it has data to read or, if its flag is true,
-/// accepts data to write. Returns the ready sockets as bits (bit n for socket n), and true if the first socket was shut
-/// down.
-pub(crate) fn wait(sockets: &[(&Socket, bool)], patience: Option<Duration>) -> (u64, bool) {
+/// accepts data to write. The first socket is the listening one. If `accepts` is false, clients that wait to be
+/// accepted do not make it ready. Returns the ready sockets as bits (bit n for socket n), and true if the first socket
+/// was shut down.
+pub(crate) fn wait(
+    sockets: &[(&Socket, bool)],
+    accepts: bool,
+    patience: Option<Duration>,
+) -> (u64, bool) {
     let mut all = [libc::pollfd {
         fd: -1,
         events: 0,
@@ -321,6 +332,10 @@ pub(crate) fn wait(sockets: &[(&Socket, bool)], patience: Option<Duration>) -> (
     for (poll, (socket, writes)) in all.iter_mut().zip(sockets) {
         poll.fd = socket.0.number;
         poll.events = libc::POLLIN | if *writes { libc::POLLOUT } else { 0 };
+    }
+    if !accepts {
+        // Without any events, `poll` still reports that the socket was shut down.
+        all[0].events = 0;
     }
     let count = sockets.len().min(MAX_DESCRIPTORS) as libc::nfds_t;
     let limit = |patience: Duration| c_int::try_from(patience.as_millis()).unwrap_or(c_int::MAX);
@@ -374,14 +389,17 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
         let status = std::fs::symlink_metadata(&path).unwrap();
         assert_eq!(status.permissions().mode() & 0o777, 0o600);
-        assert!(socket.accept().is_none());
+        assert!(socket.accept().unwrap().is_none());
         let mut peer = UnixStream::connect(&path).unwrap();
         let patience = Some(Duration::from_secs(5));
-        assert_eq!(wait(&[(&socket, false)], patience), (1, false));
-        let client = socket.accept().unwrap();
+        assert_eq!(wait(&[(&socket, false)], true, patience), (1, false));
+        // While clients are not accepted, a client that waits does not make the socket ready.
+        let none = Some(Duration::ZERO);
+        assert_eq!(wait(&[(&socket, false)], false, none), (0, false));
+        let client = socket.accept().unwrap().unwrap();
         peer.write_all(b"a line\n").unwrap();
         assert_eq!(
-            wait(&[(&socket, false), (&client, true)], patience),
+            wait(&[(&socket, false), (&client, true)], true, patience),
             (2, false)
         );
         let mut buffer = [0; 4];

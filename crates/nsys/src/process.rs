@@ -19,7 +19,7 @@ use crate::facts::ExportFacts;
 use crate::found::{self, copy_kind};
 use crate::loaded::{Events, IndexedNames};
 use crate::pieces::Pieces;
-use crate::ranges::{self, Domains, Own, Range, RangeText, number, rows_of};
+use crate::ranges::{self, Collections, Domains, Own, Range, RangeText, number, rows_of};
 use crate::rows::{CallRow, WorkKind, WorkRow};
 use crate::scopes::{GraphScopes, NodeKernels};
 use crate::strings::{Ids, Written};
@@ -93,6 +93,7 @@ struct Reading<'a, F> {
     written: Written,
     each: F,
     damage: Damage,
+    collections: Collections,
 }
 
 impl ExportProcess {
@@ -113,7 +114,7 @@ impl ExportProcess {
                 infos.retain(|(info, _)| *info != Info::Rule);
                 infos.push((Info::Rule, found.rule.clone()));
                 infos.push((Info::RuleWhy, found.why.clone()));
-                infos.retain(|(_, text)| !text.is_empty());
+                infos.retain(|(info, text)| !text.is_empty() || *info == Info::Gpu);
                 (found::windows(&found), Some(found))
             }
         };
@@ -254,6 +255,7 @@ impl Recording for ExportProcess {
             written: Written::default(),
             each,
             damage: Damage::default(),
+            collections: Collections::default(),
         };
         reading.facts();
         reading.scopes();
@@ -415,9 +417,14 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
     fn ranges(&mut self) -> Result<(), ExportError> {
         let process = self.process;
         let shared = &process.shared;
-        Range::each(&shared.database, Some(process.process), |range| {
-            let is_here = ranges::process(range.thread) == process.process
-                && process.windows.at(range.start).is_some();
+        let read = Range::each(&shared.database, Some(process.process), |range| {
+            let is_of_process = ranges::process(range.thread) == process.process;
+            if is_of_process && range.is_mark && shared.domains.is_own(&range) {
+                self.collections
+                    .add_mark(&range, &range.text.get(&shared.database));
+                return;
+            }
+            let is_here = is_of_process && process.windows.at(range.start).is_some();
             self.damage.bad += u64::from(is_here && range.is_too_long);
             let is_here = is_here && !range.is_open();
             if !is_here {
@@ -446,25 +453,33 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
                 let duration = process.ticks(range.end) - start;
                 self.event(number(range.thread), Event::new(start, duration, what));
             }
-        })
+        });
+        let collections = std::mem::take(&mut self.collections);
+        for one in collections.all() {
+            let start = process.ticks(one.start);
+            let what = What::Gc {
+                generation: one.generation,
+                collected: one.collected,
+            };
+            let duration = process.ticks(one.end) - start;
+            self.event(number(one.thread), Event::new(start, duration, what));
+        }
+        read
     }
 
+    /// Converts a range of tllmprof's own domain to an event. Collections of garbage are not converted but stored,
+    /// because a mark that comes later contains the number of objects that they freed.
     fn own(&mut self, range: &Range) -> Option<What> {
-        if range.is_mark {
-            return None;
-        }
         match range.own(&range.text.get(&self.process.shared.database)) {
             Own::Iteration(n) => Some(What::Iteration { n, excluded: false }),
             Own::Batch(n, batch) => Some(What::Batch {
                 iteration: n as u16,
                 batch,
             }),
-            // The number of collected objects is in a separate NVTX mark, which is not read; so it
-            // is given as 0.
-            Own::Gc(generation) => Some(What::Gc {
-                generation,
-                collected: 0,
-            }),
+            Own::Gc(generation) => {
+                self.collections.add_range(range, generation);
+                None
+            }
             Own::GilWait => Some(What::GilWait),
             Own::GilHold => Some(What::GilHold),
             Own::Function => {
@@ -500,7 +515,9 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
             let mut until = i64::MIN;
             for call in calls {
                 let end = call.end();
-                if process.windows.at(call.start).is_none() || end <= until {
+                // A call without a duration that begins where the previous call ends is not within that call.
+                let is_inner = call.start < until && end <= until;
+                if process.windows.at(call.start).is_none() || is_inner {
                     continue;
                 }
                 until = end;

@@ -1,7 +1,7 @@
 //! NVTX ranges in an export: those of the program, and those that tllmprof opened in its own domain
 //! to describe iterations, windows and other events.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use tllmprof_calls::Call;
 use tllmprof_foreign::LONGEST_EVENT_NS;
@@ -194,6 +194,16 @@ impl Range {
         self.end == OPEN
     }
 
+    /// Returns the generation and the number of freed objects from a mark of tllmprof's own domain with the text
+    /// `text`. Returns `None` if the mark does not say them.
+    fn freed(&self, text: &str) -> Option<(u16, u64)> {
+        let generation = text
+            .strip_prefix("Python GC gen")?
+            .strip_suffix(" collected")?;
+        let count = self.payload.and_then(|count| u64::try_from(count).ok())?;
+        Some((generation.parse().ok()?, count))
+    }
+
     /// Returns the meaning of a range in tllmprof's own domain. `text` is the range's text. The meaning also depends on
     /// the range's payload.
     pub fn own(&self, text: &str) -> Own {
@@ -214,6 +224,66 @@ impl Range {
                 None => Own::Function,
             },
         }
+    }
+}
+
+/// A collection of garbage by Python. Times are those of nsys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Collection {
+    /// nsys's number of the thread that collected.
+    pub thread: i64,
+    pub generation: u16,
+    pub start: i64,
+    pub end: i64,
+    /// The number of objects that were freed; 0 if it is not in the export.
+    pub collected: u64,
+}
+
+/// The collections of garbage by Python. For each collection, tllmprof opens a range. After the end of the range it
+/// writes a mark with the number of freed objects, on the same thread.
+#[derive(Debug, Default)]
+pub(crate) struct Collections {
+    /// Start and end of each range, by thread and generation.
+    ranges: BTreeMap<(i64, u16), Vec<(i64, i64)>>,
+    /// Time and number of freed objects of each mark, by thread and generation.
+    marks: HashMap<(i64, u16), Vec<(i64, u64)>>,
+}
+
+impl Collections {
+    pub(crate) fn add_range(&mut self, range: &Range, generation: u16) {
+        let ranges = self.ranges.entry((range.thread, generation)).or_default();
+        ranges.push((range.start, range.end));
+    }
+
+    /// Adds a mark of tllmprof's own domain with the text `text`, if it contains the number of freed objects.
+    pub(crate) fn add_mark(&mut self, mark: &Range, text: &str) {
+        if let Some((generation, count)) = mark.freed(text) {
+            let marks = self.marks.entry((mark.thread, generation)).or_default();
+            marks.push((mark.start, count));
+        }
+    }
+
+    /// Returns all collections. A mark belongs to the last range of its thread and generation that ended before it.
+    pub(crate) fn all(mut self) -> Vec<Collection> {
+        let mut all = Vec::new();
+        for ((thread, generation), mut ranges) in self.ranges {
+            let mut marks = self.marks.remove(&(thread, generation)).unwrap_or_default();
+            ranges.sort_unstable();
+            marks.sort_unstable();
+            for (place, (start, end)) in ranges.iter().enumerate() {
+                let next = ranges.get(place + 1).map_or(i64::MAX, |(start, _)| *start);
+                let after = marks.partition_point(|(at, _)| at < end);
+                let mark = marks.get(after).filter(|(at, _)| *at <= next);
+                all.push(Collection {
+                    thread,
+                    generation,
+                    start: *start,
+                    end: *end,
+                    collected: mark.map_or(0, |(_, count)| *count),
+                });
+            }
+        }
+        all
     }
 }
 

@@ -108,6 +108,11 @@ fn whole(path: &Path) {
     let batch = "batch mixed requests=3 tokens=9 prefill=7 decode=2";
     export.range(60, MAIN, OWN, batch, Some(4), [4010, 4900]);
     export.range(59, OTHER, OWN, "Python GC gen2", None, [4100, 4300]);
+    // The number of a collection's freed objects is in the mark that follows its range.
+    for (text, count, at) in [("gen1", 5, 4305), ("gen2", 12, 4310), ("gen2", 7, 4320)] {
+        let text = format!("Python GC {text} collected");
+        export.range(34, OTHER, OWN, &text, Some(count), [at, at]);
+    }
     export.range(60, MAIN, OWN, "GIL wait", Some(3), [5100, 5200]);
     export.range(60, OTHER, OWN, "GIL hold", None, [5000, 5200]);
     export.finish();
@@ -216,6 +221,7 @@ fn everything_that_nsys_has_is_in_the_report() {
     assert_eq!(named("functions", "Scheduler.step"), Some((4, 3200)));
     assert_eq!(process["functions"].as_array().unwrap().len(), 1);
     assert_eq!(named("gc", "gen2"), Some((1, 200)));
+    assert_eq!(process["gc_collected"], 12);
     assert_eq!(
         (
             &process["gil_wait"]["count"],
@@ -234,6 +240,33 @@ fn everything_that_nsys_has_is_in_the_report() {
     assert_eq!(process["copies"], copies);
     assert_eq!(process["kernel_window"]["iterations"], 4);
     assert_eq!(process["inside"]["gpu_from"], "kernels");
+}
+
+#[test]
+fn the_name_of_a_gpu_is_that_of_the_process() {
+    let scratch = scratch();
+    let name = |file: &str, sql: &str| {
+        let path = scratch.path().join(file);
+        let mut export = Export::new(&path, Schema::Full);
+        iterations(&mut export, 6950);
+        export.sql(
+            "INSERT INTO TARGET_INFO_GPU VALUES (1, 0, 'NVIDIA T4', '');
+             INSERT INTO TARGET_INFO_GPU VALUES (1, 1, 'NVIDIA H200', '');",
+        );
+        export.sql(sql);
+        let kernel = export.string("add(int)");
+        for n in 0..10 {
+            export.kernel(PID, kernel, 0, [1000 * n + 100, 1000 * n + 400]);
+        }
+        export.finish();
+        json(&path)["processes"][0]["gpus"][0]["name"].clone()
+    };
+    let table = "CREATE TABLE TARGET_INFO_CUDA_DEVICE (gpuId INTEGER, cudaId INTEGER, pid INTEGER);
+                 INSERT INTO TARGET_INFO_CUDA_DEVICE VALUES (1, 0, 4000);
+                 INSERT INTO TARGET_INFO_CUDA_DEVICE VALUES (0, 0, 4001);";
+    assert_eq!(name("with.sqlite", table), "NVIDIA H200");
+    // Without this table it is not known which of the two GPUs the process used.
+    assert_eq!(name("without.sqlite", ""), "");
 }
 
 #[test]

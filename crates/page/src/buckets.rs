@@ -45,6 +45,13 @@ impl Buckets {
         self.counts.iter().sum()
     }
 
+    /// Returns the number of events that begin in the buckets for which `shown` is true.
+    pub(crate) fn events_in(&self, shown: &[bool]) -> u64 {
+        let counts = self.counts.iter().zip(shown);
+        let counts = counts.filter(|(_, is_shown)| **is_shown);
+        counts.map(|(count, _)| *count).sum()
+    }
+
     /// Returns, for each bucket, true if the page shows its events. The first bucket is always shown. The other
     /// buckets are tried one after the other: first those of the slowest iterations and their neighbours, then those
     /// of iterations from all windows in turn, beginning with the first iteration of each window. A bucket is shown

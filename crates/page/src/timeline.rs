@@ -42,15 +42,17 @@ impl Timeline {
                 buckets.count(item.start);
             }
         })?;
+        let shown = buckets.choose(process, room);
         let mut pass = SecondPass {
             texts: interpreter.texts(process),
             interpreter: &interpreter,
             room,
+            spare: room.saturating_sub(buckets.events_in(&shown)),
             labels: HashMap::new(),
             scopes: HashMap::new(),
             timeline: Self {
                 metrics: BTreeMap::new(),
-                shown: buckets.choose(process, room),
+                shown,
                 buckets,
                 tracks: BTreeMap::new(),
                 names: NameTable::default(),
@@ -79,7 +81,8 @@ impl Timeline {
     }
 
     /// Adds those samples of GPU metrics that the page draws, from the start of the process's first iteration to the
-    /// end of its last iteration. The samples may come from any record of the same machine.
+    /// end of its last iteration. The samples may come from several records of the same machine if these records
+    /// number the GPUs in the same way.
     pub fn measured<'a>(
         &mut self,
         process: &Process,
@@ -190,6 +193,9 @@ struct SecondPass<'a> {
     interpreter: &'a Interpreter,
     texts: Texts<'a>,
     room: u64,
+    /// Number of events that may still be kept although they begin before the chosen iterations. The rest of `room` is
+    /// for the events that begin in them.
+    spare: u64,
     labels: HashMap<(Name, StringId), u32>,
     /// Numbers of scopes, such as the module `layers.3.mlp`. The key is the scope's ID in the record. The value is
     /// the number of the scope's name on the page plus 1. The name is empty if no scope was open.
@@ -207,11 +213,13 @@ impl SecondPass<'_> {
         };
         let duration = self.interpreter.duration(item).unwrap_or(0);
         let timeline = &mut self.timeline;
-        // An event is on the page if it begins or ends in one of the chosen iterations.
+        // An event is on the page if it begins in one of the chosen iterations. If it only ends in one, it is on the
+        // page as long as there is more room than the events need that begin in the chosen iterations.
         let first = timeline.buckets.index(item.start);
         let last = timeline.buckets.index(item.start.saturating_add(duration));
-        let ends = [first, last];
-        if timeline.kept >= self.room || !ends.iter().any(|bucket| timeline.shown[*bucket]) {
+        let begins = timeline.shown[first];
+        let is_chosen = begins || (timeline.shown[last] && self.spare > 0);
+        if timeline.kept >= self.room || !is_chosen {
             return;
         }
         if !timeline.tracks.contains_key(&key) {
@@ -234,6 +242,9 @@ impl SecondPass<'_> {
         let scope = item.scope.map_or(0, |scope| self.scope(scope));
         let timeline = &mut self.timeline;
         timeline.kept += 1;
+        if !begins {
+            self.spare -= 1;
+        }
         if let Some(track) = timeline.tracks.get_mut(&key) {
             let item = TrackEvent::new(item, duration, name, value, scope);
             track.items.push(item);

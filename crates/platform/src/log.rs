@@ -31,6 +31,10 @@ lifecycle::global! {
     /// closed. Stored by [`start`], and again when the program redirects descriptor 2.
     #[fork(keep = "descriptor 2 is inherited")]
     static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+    /// True if standard error is a regular file or a character device, such as a terminal. A write to it needs no
+    /// reader, in contrast to a write to a pipe or a socket. Stored together with [`STDERR`].
+    #[fork(keep = "descriptor 2 is inherited")]
+    static HAS_NO_READER: AtomicBool = AtomicBool::new(false);
     #[fork(keep = "as what standard error is")]
     static STARTED: AtomicBool = AtomicBool::new(false);
     #[fork(by = in_child)]
@@ -67,9 +71,15 @@ pub fn start() {
 /// because the child's descriptors are not those of the parent.
 pub fn redirected(new: i32) {
     // If `start` has not run, it will store the identity of standard error later. If the process has a seccomp filter,
-    // no line may be written, and the identity is not needed. In both cases this function makes no system call.
-    let matters = new == 2 && STARTED.load(Ordering::Relaxed) && !lifecycle::is_filtered();
-    if matters && is_own_process() {
+    // the new file cannot be examined, and no line is written to it. In both cases this function makes no system call.
+    if new != 2 || !STARTED.load(Ordering::Relaxed) {
+        return;
+    }
+    if lifecycle::is_filtered() {
+        HAS_NO_READER.store(false, Ordering::Relaxed);
+        return;
+    }
+    if is_own_process() {
         let _errno = SavedErrno::new();
         learn();
     }
@@ -82,9 +92,14 @@ pub fn is_own_process() -> bool {
 }
 
 fn learn() {
-    let (device, inode) = stat().map_or((0, 0), |stat| (stat.st_dev, stat.st_ino));
+    let stat = stat();
+    let (device, inode) = stat.map_or((0, 0), |stat| (stat.st_dev, stat.st_ino));
     STDERR[0].store(device, Ordering::Relaxed);
     STDERR[1].store(inode, Ordering::Relaxed);
+    let has_no_reader = stat.is_some_and(|stat| {
+        [libc::S_IFREG, libc::S_IFCHR].contains(&(stat.st_mode & libc::S_IFMT))
+    });
+    HAS_NO_READER.store(has_no_reader, Ordering::Relaxed);
 }
 
 /// Sets the log level: lines that are less important than `level` are not written.
@@ -122,9 +137,10 @@ pub fn line(level: Level, message: fmt::Arguments<'_>) {
 }
 
 /// Writes a line like [`line`], but makes no system call other than `write`. Used if the process has a seccomp filter
-/// that may kill the process at any other system call.
+/// that may kill the process at any other system call. The line is lost if standard error is neither a regular file nor
+/// a character device: a write to a pipe or a socket may raise a signal or wait for a reader.
 pub fn line_by_one_call(level: Level, message: fmt::Arguments<'_>) {
-    if is_logged(level) {
+    if is_logged(level) && HAS_NO_READER.load(Ordering::Relaxed) {
         let text = LineText::format(message);
         let line = text.line();
         // SAFETY: the kernel only reads the line.
@@ -441,6 +457,24 @@ pub(crate) mod tests {
         assert!(text.lines().count() < 1000, "the pipe was full");
         let is_whole = |line: &str| line.starts_with(PREFIX) && line.len() == LONGEST - 1;
         assert!(text.lines().all(is_whole), "no line is cut");
+    }
+
+    #[test]
+    fn a_line_by_one_call_goes_to_a_file_and_not_to_a_pipe() {
+        let file = file();
+        let stderr = Stderr::is(&file);
+        redirected(2);
+        line_by_one_call(Level::Info, format_args!("1"));
+        drop(stderr);
+        assert_eq!(text(&file), "tllmprof: 1\n");
+        let (mut read, write) = std::io::pipe().unwrap();
+        let stderr = Stderr::is(&write);
+        redirected(2);
+        line_by_one_call(Level::Info, format_args!("2"));
+        drop((stderr, write));
+        let mut text = String::new();
+        read.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "");
     }
 
     #[test]

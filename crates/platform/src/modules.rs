@@ -3,6 +3,7 @@
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::ffi::CString;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -32,7 +33,11 @@ const LEFT_ALONE: [&[u8]; 7] = [
 pub struct LoadedModule {
     pub start: usize,
     pub end: usize,
+    /// The path of the module's file in the list of memory mappings. It changes if the file is moved or deleted.
     pub path: PathBuf,
+    /// The module's name in the loader's list, which stays the same as long as the module is loaded. Empty for the
+    /// executable.
+    pub name: CString,
     pub soname: Option<Vec<u8>>,
     pub is_left_alone: bool,
 }
@@ -40,8 +45,29 @@ pub struct LoadedModule {
 impl LoadedModule {
     /// Returns true if `self` and `other` describe the same module at the same address.
     pub fn is(&self, other: &Self) -> bool {
-        self.start == other.start && self.end == other.end && self.path == other.path
+        self.start == other.start && self.end == other.end && self.name == other.name
     }
+
+    /// Returns true if `listed`, the loader's list, contains this module at the same address.
+    pub fn is_listed(&self, listed: &[ListedModule]) -> bool {
+        listed.iter().any(|(range, name)| {
+            range.start == self.start && range.end == self.end && *name == self.name
+        })
+    }
+}
+
+/// A module in the loader's list: its address range and its name.
+pub type ListedModule = (Range<usize>, CString);
+
+/// Returns the loader's list of all modules that are loaded now. Unlike [`present`], this function does not depend on
+/// the memory mappings: the list also contains modules that the loader has not relocated yet.
+pub fn listed() -> Vec<ListedModule> {
+    let mut listed = Vec::new();
+    elf::walk(|module| {
+        listed.push((module.start..module.end, module.path().to_owned()));
+        false
+    });
+    listed
 }
 
 /// Returns the modules that are loaded now and have a file. The boolean is true if the list is complete. It is false
@@ -58,6 +84,7 @@ pub fn present(maps: &Maps) -> (Vec<LoadedModule>, bool) {
                 start: module.start,
                 end: module.end,
                 path: path.to_owned(),
+                name: module.path().to_owned(),
                 soname: module.soname().map(|name| name.to_bytes().to_owned()),
                 is_left_alone: is_left_alone(module),
             });
@@ -241,6 +268,25 @@ pub(crate) mod tests {
         let libc = present.iter().find(libc).unwrap();
         assert!(libc.is_left_alone);
         assert!(libc.is(libc) && !libc.is(own));
+        let deleted = LoadedModule {
+            start: own.start,
+            end: own.end,
+            path: "/deleted (deleted)".into(),
+            name: own.name.clone(),
+            soname: None,
+            is_left_alone: true,
+        };
+        assert!(
+            deleted.is(own),
+            "the file was deleted, and the module stays"
+        );
+        let listed = listed();
+        assert!(deleted.is_listed(&listed) && libc.is_listed(&listed));
+        let unloaded = LoadedModule {
+            end: own.end + 1,
+            ..deleted
+        };
+        assert!(!unloaded.is(own) && !unloaded.is_listed(&listed));
     }
 
     #[test]

@@ -93,7 +93,7 @@ pub(crate) fn rank(inside: impl FnOnce(fn(Python<'_>))) -> Rank {
         (Some(ranked), _) => Rank::Known(*ranked),
         (None, NOTHING) => Rank::None,
         (None, NO_WORLD) => Rank::Unknown("torch.distributed is not initialised"),
-        (None, _) => Rank::Unknown("Python's main thread has not answered yet"),
+        (None, _) => Rank::NOT_ANSWERED,
     }
 }
 

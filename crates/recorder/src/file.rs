@@ -220,10 +220,13 @@ impl Existing {
         let length = file.read_at(&mut start, 0).map_err(|_| FOREIGN)?;
         let size = file.metadata().map_err(|_| FOREIGN)?.len();
         let is_record = [MAGIC, RING_MAGIC].contains(&start);
-        // A process that was killed while it created its record leaves a short file of zeros.
+        // A process that was killed while it created its record leaves a short file of zeros. If the lock belongs to
+        // another process, that process may be writing the file now. Then only the start and the size are checked, and
+        // the file is not removed.
         let is_begun = start == [0; MAGIC.len()]
             && size <= (HEADER_BYTES + CHUNK_BYTES) as u64
-            && size.is_multiple_of(HEADER_BYTES as u64);
+            && size.is_multiple_of(HEADER_BYTES as u64)
+            && (!is_locked || is_all_zeros(&file, size));
         if length > 0 && !is_record && !is_begun {
             return Err(FOREIGN);
         }
@@ -237,6 +240,20 @@ impl Existing {
             Self::Nothing(file)
         })
     }
+}
+
+/// Returns true if the first `size` bytes of the file can be read and are all zero.
+fn is_all_zeros(file: &fs::File, size: u64) -> bool {
+    let mut bytes = [0_u8; 1 << 12];
+    let mut offset = 0;
+    while offset < size {
+        let length = file.read_at(&mut bytes, offset).unwrap_or(0);
+        if length == 0 || bytes[..length].iter().any(|byte| *byte != 0) {
+            return false;
+        }
+        offset += length as u64;
+    }
+    true
 }
 
 /// Creates a file with `make` at `path`. If a record at `path` is in use, creates the file under another name that

@@ -74,8 +74,10 @@ pub(crate) fn begin() {
     header.snapshot();
     EDGE.store(NONE, Ordering::Relaxed);
     if let Some((number, chunk)) = space::take() {
-        header.add(Counter::Chunks, 1);
         drop(EventWriter::begin(chunk, header.id(), number, 0));
+        // The counter is increased only after the chunk is begun: a signal handler may jump out of this function, and
+        // each counted chunk must exist.
+        header.add(Counter::Chunks, 1);
         EDGE.store(number, Ordering::Relaxed);
     }
     resume();

@@ -170,6 +170,10 @@ pub fn call(start: u64, until: u64, failed: bool, what: What) {
 
 /// Stores which recordings the settings request. Called when the library is loaded.
 pub fn start(settings: &Settings) {
+    // Without a record, the sums of `watch` are in ticks, too. The rate of the ticks must be known for them.
+    if is_asked_for(settings) || watch::is_wanted(settings) {
+        clock::start();
+    }
     watch::start(settings);
     gpu::start(settings.gpu_times);
     ring::start(settings);
@@ -181,7 +185,6 @@ pub fn start(settings: &Settings) {
             reuse::want(settings.latest.is_some());
         }
         log::keep(keep_warning);
-        clock::start();
     }
     if is_asked_for(settings) || ring::is_wanted() {
         path_of_file::start();

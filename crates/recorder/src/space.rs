@@ -52,6 +52,9 @@ struct Live {
     ready: AtomicU32,
     /// True if no more space can be reserved, so that the record does not grow any more.
     is_full: AtomicBool,
+    /// True if no more space can be reserved because the record is as large as the settings allow, and old chunks are
+    /// not overwritten. This is logged when a chunk is first refused for this reason.
+    is_at_limit: AtomicBool,
     /// True if a thread of the library was asked to reserve space ([`ASK`]) and has not started to do so yet.
     is_asked: AtomicBool,
     /// The number of reserved chunks when a thread last waited in vain for more; 0 if no thread has.
@@ -140,6 +143,7 @@ pub(crate) fn begin(
     PLACES[0].store(first, Ordering::Release);
     live.next.store(0, Ordering::Relaxed);
     live.is_full.store(false, Ordering::Relaxed);
+    live.is_at_limit.store(false, Ordering::Relaxed);
     live.is_asked.store(false, Ordering::Relaxed);
     live.stuck_at.store(0, Ordering::Relaxed);
     live.ready.store(FIRST_CHUNKS, Ordering::Release);
@@ -199,10 +203,23 @@ pub(crate) fn take() -> Option<(u32, Chunk)> {
                 return Some((next, chunk(next)?));
             }
         } else if !may_grow || !grow(live, next) {
+            log_limit(live);
             return None;
         } else {
             may_grow = live.ready.load(Ordering::Acquire) > next;
         }
+    }
+}
+
+/// Logs once that a chunk was refused because the record is as large as the settings allow, if that is the reason.
+#[cold]
+fn log_limit(live: &Live) {
+    if live.is_at_limit.load(Ordering::Relaxed) {
+        let _uncancelled = Uncancelled::new();
+        log::once!(
+            Warn,
+            "the record is as large as TLLMPROF_TRACE_MAX allows: later events are only counted"
+        );
     }
 }
 
@@ -289,13 +306,10 @@ fn grow(live: &Live, wanted: u32) -> bool {
     let is_whole = (ready - FIRST_CHUNKS).is_multiple_of(CHUNKS_PER_EXTENT);
     let place = PLACES.get(extent).filter(|_| more > 0 && is_whole);
     let Some(place) = place else {
+        // Nothing is logged here: some of the reserved chunks may be free, and the events may fit into them.
+        live.is_at_limit
+            .store(!growing.is_used_again, Ordering::Relaxed);
         live.is_full.store(true, Ordering::Relaxed);
-        if !growing.is_used_again {
-            log::once!(
-                Warn,
-                "the record is as large as TLLMPROF_TRACE_MAX allows: later events are only counted"
-            );
-        }
         return false;
     };
     match growing.file.grow(more as usize * CHUNK_BYTES) {
@@ -366,6 +380,8 @@ impl core::fmt::Display for Shown<'_> {
 pub(crate) fn finish() -> u64 {
     let Some(live) = live() else { return 0 };
     live.is_full.store(true, Ordering::Relaxed);
+    // Chunks that are refused from here on are not refused because of the limit.
+    live.is_at_limit.store(false, Ordering::Relaxed);
     let _uncancelled = Uncancelled::new();
     let Some(mut guard) = FILE.lock_for(GROW_TIMEOUT) else {
         return 0;
@@ -387,6 +403,7 @@ fn in_child(alone: &OnlyThread) {
         live.next.store(0, Ordering::Relaxed);
         live.ready.store(0, Ordering::Relaxed);
         live.is_full.store(false, Ordering::Relaxed);
+        live.is_at_limit.store(false, Ordering::Relaxed);
         live.is_asked.store(false, Ordering::Relaxed);
         live.stuck_at.store(0, Ordering::Relaxed);
     }

@@ -212,6 +212,22 @@ fn more_events_than_a_chunk_holds_go_into_the_next() {
 }
 
 #[test]
+fn strings_that_need_more_chunks_leave_errno_as_it_is() {
+    let _record = record();
+    on_a_thread(|| {
+        let text = "x".repeat(1000);
+        let writer = writers::take().unwrap();
+        assert!(fs::File::open("/no/such/file").is_err());
+        // This many strings need more space than is reserved in one go.
+        for _ in 0..40 * CHUNK_BYTES / text.len() {
+            let id = writers::strings::passing_id(|id| writer.push_string(id, &text));
+            assert_ne!(id, NO_STRING);
+        }
+        assert_eq!(tllmprof_platform::errno::now(), libc::ENOENT);
+    });
+}
+
+#[test]
 fn room_is_asked_for_again_after_a_helper_that_was_fast() {
     static ASKED: AtomicU32 = AtomicU32::new(0);
     let _record = record();

@@ -30,7 +30,7 @@ lifecycle::global! {
     #[together(iterations)]
     static THREAD: AtomicU64 = AtomicU64::new(0);
     /// The usage of the thread [`THREAD`] when it was last measured: one number for each kind of resource, in the order
-    /// that [`take`] stores them.
+    /// that [`take`] stores them. The last number is [`UNKNOWN`] as long as it could not be read.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static SO_FAR: [AtomicU64; PARTS] = [const { AtomicU64::new(0) }; PARTS];
@@ -95,6 +95,8 @@ fn in_child(_: &OnlyThread) {
 }
 
 const PARTS: usize = 7;
+/// The value in [`SO_FAR`] for a time in the run queue that could not be read yet.
+const UNKNOWN: u64 = u64::MAX;
 
 /// One in this many iterations is fully measured (waits, page faults and the like). More measurements would show
 /// nothing new: a thread keeps its way of waiting (spinning or sleeping) for many iterations.
@@ -109,7 +111,7 @@ const LONGER_DIVISOR: u64 = 8;
 /// Starts measuring when a window opens. The calling thread is assumed to be the one that runs the steps.
 pub(crate) fn window_opens() {
     let now = system::own_processor_time().and_then(system::used);
-    take(now.unwrap_or_default(), delayed().unwrap_or_default());
+    take(now.unwrap_or_default(), delayed());
     TOOK.store(0, Ordering::Relaxed);
     ENDED.store(clock::ticks(), Ordering::Relaxed);
     forget_waits();
@@ -239,7 +241,7 @@ pub(crate) fn iteration_ends(n: u64) {
     ENDED.store(at, Ordering::Relaxed);
     if THREAD.load(Ordering::Relaxed) != this_thread() {
         if let Some(now) = system::used(ran) {
-            take(now, delayed().unwrap_or_default());
+            take(now, delayed());
             forget_waits();
         }
         return;
@@ -278,9 +280,10 @@ const fn is_alike(ran: u64, took: u64, since: u64, usual: u64) -> bool {
 fn taken(now: ThreadUsage) -> [(Used, u64, u64); 4] {
     let [ran, in_kernel, left, preempted, faults, disk, delayed] =
         SO_FAR.each_ref().map(|part| part.load(Ordering::Relaxed));
+    let delayed = (delayed != UNKNOWN).then_some(delayed);
     // A thread that was not preempted has hardly waited for a processor, so its waiting time is not read.
     let waited = match now.preempted > preempted {
-        true => self::delayed().unwrap_or(delayed),
+        true => self::delayed().or(delayed),
         false => delayed,
     };
     take(now, waited);
@@ -297,11 +300,19 @@ fn taken(now: ThreadUsage) -> [(Used, u64, u64); 4] {
         ),
         (
             Used::Delayed,
-            waited.saturating_sub(delayed),
+            difference(delayed, waited),
             now.preempted.saturating_sub(preempted),
         ),
         (Used::Disk, 0, now.disk_faults.saturating_sub(disk)),
     ]
+}
+
+/// Returns the difference of two values of the time in the run queue. Returns 0 if one of them is not known: the total
+/// since the thread began must not count as the time of one iteration.
+fn difference(before: Option<u64>, now: Option<u64>) -> u64 {
+    before
+        .zip(now)
+        .map_or(0, |(before, now)| now.saturating_sub(before))
 }
 
 /// Writes the resources that iteration `n` used, as events.
@@ -321,7 +332,8 @@ fn write(n: u64, used: &[(Used, u64, u64)]) {
 }
 
 /// Stores the calling thread's resource usage. The next measurement reports the difference from these values.
-fn take(used: ThreadUsage, delayed: u64) {
+/// `delayed` is the time in the run queue; `None` if it is not known.
+fn take(used: ThreadUsage, delayed: Option<u64>) {
     THREAD.store(this_thread(), Ordering::Relaxed);
     SINCE.store(0, Ordering::Relaxed);
     let parts = [
@@ -331,7 +343,7 @@ fn take(used: ThreadUsage, delayed: u64) {
         used.preempted,
         used.faults,
         used.disk_faults,
-        delayed,
+        delayed.unwrap_or(UNKNOWN),
     ];
     for (place, part) in SO_FAR.iter().zip(parts) {
         place.store(part, Ordering::Relaxed);
@@ -388,6 +400,13 @@ mod tests {
             let is_so = is_alike(ran, took, since, 1000);
             assert_eq!(is_so, wanted, "{since}, {ran} of {took}");
         }
+    }
+
+    #[test]
+    fn a_time_that_was_not_known_before_is_not_counted() {
+        assert_eq!(difference(Some(5), Some(7)), 2);
+        assert_eq!(difference(None, Some(7)), 0);
+        assert_eq!(difference(None, None), 0);
     }
 
     #[test]

@@ -38,10 +38,15 @@ pub enum Cause {
     Idle,
 }
 
-/// Enables the sums if the settings need them: for windows that open on a condition, or to find steady iterations for
-/// a window. Called when the library is loaded.
+/// Returns true if the settings need the sums: for windows that open on a condition, or to find steady iterations for
+/// a window.
+pub(crate) fn is_wanted(settings: &Settings) -> bool {
+    settings.when.is_some() || settings.windows.is_steady()
+}
+
+/// Enables the sums if the settings need them. Called when the library is loaded, after `clock::start`.
 pub fn start(settings: &Settings) {
-    if settings.when.is_some() || settings.windows.is_steady() {
+    if is_wanted(settings) {
         // The sums are in ticks even before a record begins, so the clock must be chosen now.
         clock::choose();
         look_for(Looks::Watch, true);

@@ -311,11 +311,13 @@ impl Writer {
 
     #[cold]
     fn push_into_next(&self, row: EncodedEvent) -> bool {
-        let _errno = SavedErrno::new();
         self.begin_chunk() && self.in_chunk(|events| events.push_row(row))
     }
 
+    /// Begins a new chunk for the thread. Returns false if there is none. Keeps the program's `errno`, which reserving
+    /// space changes.
     fn begin_chunk(&self) -> bool {
+        let _errno = SavedErrno::new();
         if self.events.with(Option::take).is_some() {
             reuse::is_full(self.chunk.get(), self.generation.get());
         }

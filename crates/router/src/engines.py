@@ -16,6 +16,27 @@ class _Point:
         self.engine = module.split(".")[0]
 
 
+class _Bias:
+    """A bias with a copy of its learned values. `is_cleared` is true while the bias is set to zero."""
+
+    def __init__(self, bias):
+        self.bias, self.learned, self.is_cleared = bias, bias.detach().clone(), False
+
+    def clear(self):
+        # A cleared bias has no learned values, so the copy must stay as it is.
+        if not self.is_cleared:
+            self.learned.copy_(self.bias.detach())
+            self.bias.detach().zero_()
+            self.is_cleared = True
+
+    def restore(self):
+        if self.is_cleared:
+            # If the program has written other values in the meantime, such as new weights, these stay.
+            values = self.bias.detach()
+            values.copy_(torch.where(values.any(), values, self.learned))
+            self.is_cleared = False
+
+
 class _Call:
     """A call of a layer in this thread. `tokens`: the number of its tokens, if that is known."""
 
@@ -107,8 +128,7 @@ _LAST = {"vllm": _VLLM + "layer", "sglang": _SGLANG + "fused_moe_triton.layer"}
 # For each engine: None if its routers could be hooked, otherwise the reason why they could not.
 _lacks = {}
 _told = set()
-# Biases that are set to zero while routers are balanced. The key is the bias's `id()`, and the
-# value is the bias with a copy of its learned values.
+# Biases that are set to zero while routers are balanced. The key is the bias's `id()`, and the value is a `_Bias`.
 _biases = {}
 # The calling thread's current call of a layer.
 _now = threading.local()
@@ -324,26 +344,26 @@ def _keep_bias(bias):
         raise Unbalanced("its first call was in a stream capture")
     with _lock, torch.inference_mode(False), torch.no_grad():
         if id(bias) not in _biases:
-            _biases[id(bias)] = (bias, bias.detach().clone())
-            if _active:
-                bias.detach().zero_()
+            kept = _biases[id(bias)] = _Bias(bias)
+            # The device may not be in the state that `_active` says, because its last switch was skipped.
+            if _balanced.setdefault(bias.device, _active):
+                kept.clear()
 
 
 def switch_biases(device):
     """Sets the biases on a device to zero or to their learned values."""
-    for bias, learned in list(_biases.values()):
-        if bias.device == device:
+    for kept in list(_biases.values()):
+        if kept.bias.device == device:
             if _active:
-                learned.copy_(bias.detach())
-                bias.detach().zero_()
+                kept.clear()
             else:
-                bias.detach().copy_(learned)
+                kept.restore()
 
 
 def free_biases(layer):
     """Restores the biases of a layer that keeps its learned router."""
     for bias in layer.biases:
         kept = _biases.pop(id(bias), None) if not capturing(bias.device) else None
-        if kept is not None and _active:
+        if kept is not None:
             with _lock, torch.inference_mode(False), torch.no_grad():
-                bias.detach().copy_(kept[1])
+                kept.restore()

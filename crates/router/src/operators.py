@@ -186,14 +186,16 @@ def switch(on, waits):
 
 
 def _turn(device):
-    _balanced[device] = _active
-    for (where, _), sheet in _sheets.items():
-        if where == device:
-            sheet[:, 0].fill_(_active)
+    # The device is already in the wanted state if its last switch was skipped because of a stream capture.
+    if _balanced[device] != _active:
+        _balanced[device] = _active
+        for (where, _), sheet in _sheets.items():
+            if where == device:
+                sheet[:, 0].fill_(_active)
+        switch_biases(device)
     for layer in _layers:
         if layer.refused is not None and device in layer.numbers:
             layer.numbers[device].on.zero_()
-    switch_biases(device)
 
 
 def leave(layer, why, say_so=None):

@@ -131,15 +131,26 @@ fn end_comparison(mut guard: Guard<'static, Option<SessionState>>, result: Optio
 fn begin(mut guard: Guard<'static, Option<SessionState>>, begun: Begun, facts: BatchFacts) {
     let Some(state) = guard.as_mut() else { return };
     if state.condition().is_some() {
+        // `Filter::held` is reported for the settings' condition. So iterations that are checked by the condition of a
+        // requested window are not counted there.
+        let is_settings_own = state.due().is_none();
         let mut held = state.filter.held;
-        let counts = state
-            .condition()
-            .is_none_or(|condition| held.count(condition, facts));
+        let counts = state.condition().is_none_or(|condition| {
+            if is_settings_own {
+                held.count(condition, facts)
+            } else {
+                condition.holds(facts) == Some(true)
+            }
+        });
         state.filter.held = held;
         state.filter.excluded = (!counts).then_some(begun.iteration);
         if counts || !state.splits(begun.iteration) {
             state.schedule.counts(begun.iteration, counts);
         }
+    } else if state.filter.excluded.take().is_some() {
+        // The condition belonged to a requested window that is over, and the latest iteration that it was checked for
+        // did not count. Without a condition each iteration counts.
+        state.schedule.counts(begun.iteration, true);
     }
     if begun.understood && state.span.is_replaced() {
         sink().span_is_replaced();

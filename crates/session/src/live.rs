@@ -257,7 +257,8 @@ pub fn can_run_torch_profiler() -> bool {
 }
 
 /// Makes the open window close at the end of the current iteration, and cancels a requested window that has
-/// not opened. Returns true if there was a window to close or to cancel.
+/// not opened. A planned window that was closed for a while does not open again. Returns true if there was a window to
+/// close or to cancel.
 pub fn stop() -> bool {
     let Some(mut guard) = lock() else {
         return false;

@@ -15,6 +15,9 @@ pub enum Rank {
 }
 
 impl Rank {
+    /// The rank that the interpreter returns while Python has been asked for the rank and has not answered yet.
+    pub const NOT_ANSWERED: Self = Self::Unknown("Python's main thread has not answered yet");
+
     /// Returns the rank; `None` if the process has no rank, or if the rank has not been found yet.
     pub const fn known(self) -> Option<Ranked> {
         match self {

@@ -43,15 +43,13 @@ impl SessionState {
     /// another thread switches windows, for an iteration that the condition on batches excludes, or on a rank that
     /// opens no windows. Whether the sample conflicts with another window is checked elsewhere, by the schedule.
     fn may_sample(&self, iteration: u64) -> bool {
-        let ranks = self.settings.ranks.as_ref();
-        let is_other = |number| ranks.is_some_and(|ranks| !ranks.contains(number));
         // Once a sample opens, stream captures no longer restart the counting. If a planned window is given by
         // iteration numbers, these count from the last restart. Then no sample may open as long as the counting may
         // still restart.
         let is_numbered = !self.counter.may_restart() || !self.schedule.has_numbered();
         is_numbered
             && !self.awaits_rank()
-            && !self.rank.number().is_some_and(is_other)
+            && !self.is_other_rank()
             && !self.turn.is_taken()
             && self.filter.excluded != Some(iteration)
             && !stream_capture::is_any_under_way()

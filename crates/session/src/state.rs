@@ -108,10 +108,11 @@ pub(crate) struct SessionState {
     pub uses_cuda: bool,
 }
 
-/// The results of checking the condition on batches (`TLLMPROF_WHERE`).
+/// The results of checking the condition on batches: `TLLMPROF_WHERE`, or the condition of a requested window.
 #[derive(Default)]
 pub(crate) struct Filter {
-    /// The number of iterations for which the condition on batches held, and the number for which it did not.
+    /// The number of iterations for which the condition in the settings held, and the number for which it did not.
+    /// Iterations that were checked by the condition of a requested window are not counted.
     pub held: Held,
     /// The latest iteration that has begun, if the condition on batches (such as `TLLMPROF_WHERE`) does not hold for
     /// it; otherwise `None`.
@@ -388,6 +389,14 @@ impl SessionState {
         self.settings.ranks.is_some() && matches!(self.rank, Rank::Unknown(_))
     }
 
+    /// Returns true if the rank is known, and the settings open no windows on it. A process without a rank counts as
+    /// rank 0.
+    pub(crate) fn is_other_rank(&self) -> bool {
+        let ranks = self.settings.ranks.as_ref();
+        let is_other = |number| ranks.is_some_and(|ranks| !ranks.contains(number));
+        self.rank.number().is_some_and(is_other)
+    }
+
     /// Stores the rank that was looked up at `point`. If the settings do not select this rank, no windows open. If
     /// nothing indicates that the process has a rank, it counts as rank 0 once a window is due.
     pub(crate) fn know_rank(&mut self, rank: Rank, point: Point) {
@@ -454,19 +463,22 @@ impl SessionState {
             let last = closed.over(over).checked_sub(1);
             self.closed = last.filter(|last| *last >= first).map(|last| (first, last));
         }
-        let triggered = match edge.close.filter(|closed| closed.on_demand) {
-            Some(_) => self.automatic.triggered.take(),
-            None => self.automatic.triggered,
-        };
+        let closes_triggered = edge.close.is_some_and(|closed| self.is_triggered(&closed));
+        let opens_triggered = edge.open.is_some_and(|opened| self.is_triggered(&opened));
+        if closes_triggered {
+            self.automatic.triggered = None;
+        }
         let (closes_sample, opens_sample) = self.note_sample(edge);
-        let Some(demand) = self.demand.as_mut().filter(|_| triggered.is_none()) else {
+        let closes_own = !closes_triggered && !closes_sample;
+        let opens_own = !opens_triggered && !opens_sample;
+        let Some(demand) = &mut self.demand else {
             return;
         };
-        if !closes_sample && edge.close.is_some_and(|closed| closed.on_demand) {
+        if closes_own && edge.close.is_some_and(|closed| closed.on_demand) {
             demand.progress = DemandProgress::Closed(self.closed);
             HAS_CONDITION.store(false, Ordering::Relaxed);
         }
-        let opened = edge.open.filter(|opened| opened.on_demand && !opens_sample);
+        let opened = edge.open.filter(|opened| opened.on_demand && opens_own);
         if let Some(opened) = opened {
             demand.progress = DemandProgress::Open(opened.window.first);
         }

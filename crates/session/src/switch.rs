@@ -49,8 +49,8 @@ struct Opening {
     engine: Option<&'static DetectedEngine>,
     /// The learnt rule, and the inner loop in its iterations, if there is one.
     learnt: Option<(LearnedRule, Option<Inner>)>,
-    /// The window that a trigger (a condition on iterations) has opened, and data about the iteration for which the
-    /// condition held.
+    /// The window that opens and data about the iteration for which the trigger's condition held, if a trigger (a
+    /// condition on iterations) has requested this window.
     triggered: Option<(IterationRange, Fired)>,
     verdict: Option<Verdict>,
     /// The settings of kernel sampling, if the window that opens is a kernel sample.
@@ -73,7 +73,10 @@ impl Opening {
                 ..Self::default()
             };
         };
-        let triggered = state.automatic.triggered;
+        let triggered = state
+            .automatic
+            .triggered
+            .filter(|_| state.is_triggered(open));
         let is_sample = state.is_sample(open);
         let demand = open.on_demand.then(|| state.schedule.demands_met() + 1);
         let has_trace = demand.is_some() && triggered.is_none() && !is_sample;
@@ -214,6 +217,14 @@ impl Switch {
     pub(crate) fn note(&self, state: &mut SessionState, recording: Option<Recording>) {
         state.turn.on(TurnEvent::Switched(self.target));
         state.note_demand(&self.edge, self.target.over());
+        // Closing the window took time after the current iteration had begun, which lengthens this iteration. So the
+        // trigger ignores the iteration.
+        if self.edge.close.is_some()
+            && matches!(self.target, Point::In(_))
+            && let Some(watch) = &mut state.automatic.watch
+        {
+            watch.interrupt();
+        }
         if let Some(recording) = recording {
             state.recording = recording;
         }

@@ -7,6 +7,7 @@ use tllmprof_config::condition::{BatchFacts, Condition};
 use tllmprof_platform::log;
 use tllmprof_steps::step::learned::Begun;
 use tllmprof_steps::trigger::{Fired, Spent};
+use tllmprof_steps::window::Taken;
 
 use super::state::{Recording, SessionState};
 use super::stream_capture;
@@ -23,11 +24,16 @@ pub(crate) fn look(state: &mut SessionState, begun: Begun, facts: BatchFacts, sp
         return watch.interrupt();
     }
     let is_free = !state.schedule.is_open() && state.schedule.demanded().is_none();
-    let may_open = begun.understood && is_free && !state.awaits_rank() && !state.turn.is_taken();
+    let may_open = begun.understood
+        && is_free
+        && !state.awaits_rank()
+        && !state.is_other_rank()
+        && !state.turn.is_taken();
     let Some(watch) = &mut state.automatic.watch else {
         return;
     };
-    let Some(fired) = watch.begins(facts, Instant::now(), spent, may_open) else {
+    let now = Instant::now();
+    let Some(fired) = watch.begins(facts, now, spent, may_open) else {
         return;
     };
     let first = begun.iteration;
@@ -37,12 +43,22 @@ pub(crate) fn look(state: &mut SessionState, begun: Begun, facts: BatchFacts, sp
     };
     // If the trigger's window overlaps a planned window, the schedule refuses it. Then nothing is opened here: the
     // planned window captures at least some of these iterations.
-    if state.schedule.demand(window).is_ok() {
-        state.counter.keep_counting();
-        if state.recording == Recording::OnDemand {
-            state.recording = Recording::ToBegin;
-        }
-        state.automatic.triggered = Some((window, fired));
+    if state.schedule.demand(window).is_err() {
+        return watch.skips();
+    }
+    watch.opens(now);
+    state.counter.keep_counting();
+    if state.recording == Recording::OnDemand {
+        state.recording = Recording::ToBegin;
+    }
+    state.automatic.triggered = Some((window, fired));
+}
+
+impl SessionState {
+    /// Returns true if `taken`, a window that has opened, was requested by a trigger.
+    pub(crate) fn is_triggered(&self, taken: &Taken) -> bool {
+        let triggered = self.automatic.triggered.as_ref();
+        taken.on_demand && triggered.is_some_and(|(window, _)| *window == taken.asked)
     }
 }
 

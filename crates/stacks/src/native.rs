@@ -9,6 +9,7 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use tllmprof_platform::errno;
 use tllmprof_platform::system;
 
 use super::unwind::Registers;
@@ -80,14 +81,56 @@ const CLOSE_ON_EXEC: libc::c_ulong = 1 << 3;
 /// The most frames that the kernel records for one sample by following frame pointers.
 const MAX_FRAMES: u16 = 127;
 
-/// The error with which the kernel refuses to record stacks. The number is an `errno`.
+/// The system call that failed when a ring was to be opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct PerfRefusal(i32);
+enum FailedCall {
+    Open,
+    Map,
+}
+
+/// The error with which the kernel refuses to record the stacks of a thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PerfRefusal {
+    call: FailedCall,
+    errno: i32,
+}
+
+impl PerfRefusal {
+    /// Returns true if the kernel refuses to record the stacks of any thread of this process. Returns false if another
+    /// attempt may succeed, for example because only too many files are open now.
+    pub(crate) const fn is_of_process(self) -> bool {
+        self.is_forbidden()
+            || matches!(
+                (self.call, self.errno),
+                (FailedCall::Open, libc::ENOSYS | libc::ENOENT)
+            )
+    }
+
+    /// Returns true if the process lacks the right to open `perf` events.
+    const fn is_forbidden(self) -> bool {
+        matches!(
+            (self.call, self.errno),
+            (FailedCall::Open, libc::EACCES | libc::EPERM)
+        )
+    }
+
+    /// Returns true if the reason is that the thread has ended.
+    pub(crate) const fn has_thread_ended(self) -> bool {
+        matches!((self.call, self.errno), (FailedCall::Open, libc::ESRCH))
+    }
+}
 
 impl fmt::Display for PerfRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let error = std::io::Error::from_raw_os_error(self.0);
-        write!(f, "perf_event_open: {error}")?;
+        let error = std::io::Error::from_raw_os_error(self.errno);
+        let call = match self.call {
+            FailedCall::Open => "perf_event_open",
+            FailedCall::Map => "mmap",
+        };
+        write!(f, "{call}: {error}")?;
+        if !self.is_forbidden() {
+            return Ok(());
+        }
         match std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid") {
             Ok(level) => write!(
                 f,
@@ -251,7 +294,7 @@ impl Ring {
 
 /// Opens the `perf` event for a thread, and maps its ring buffer.
 fn map(thread: i32, attributes: &Attributes, length: usize) -> Result<NonNull<u8>, PerfRefusal> {
-    let refusal = || PerfRefusal(std::io::Error::last_os_error().raw_os_error().unwrap_or(0));
+    let refused = |call, errno| PerfRefusal { call, errno };
     // SAFETY: the kernel reads the attributes, which contain their size. The descriptor is ours
     // until it is closed. The kernel chooses the address of the mapping, which stays when the
     // descriptor is closed.
@@ -266,7 +309,8 @@ fn map(thread: i32, attributes: &Attributes, length: usize) -> Result<NonNull<u8
         let opened = kernel::call(libc::SYS_perf_event_open, arguments);
         let descriptor = i32::try_from(opened).unwrap_or(-1);
         if descriptor < 0 {
-            return Err(PerfRefusal(descriptor.unsigned_abs().cast_signed()));
+            let errno = descriptor.unsigned_abs().cast_signed();
+            return Err(refused(FailedCall::Open, errno));
         }
         let place = libc::mmap(
             core::ptr::null_mut(),
@@ -276,14 +320,14 @@ fn map(thread: i32, attributes: &Attributes, length: usize) -> Result<NonNull<u8
             descriptor,
             0,
         );
-        let refusal = (place == libc::MAP_FAILED).then(refusal);
+        let refusal = (place == libc::MAP_FAILED).then(|| refused(FailedCall::Map, errno::now()));
         libc::close(descriptor);
         match refusal {
             Some(refusal) => return Err(refusal),
             None => place,
         }
     };
-    NonNull::new(place.cast()).ok_or(PerfRefusal(libc::ENOMEM))
+    NonNull::new(place.cast()).ok_or(refused(FailedCall::Map, libc::ENOMEM))
 }
 
 impl Drop for Ring {
@@ -339,6 +383,24 @@ mod tests {
             }
         }
         panic!("{count} samples");
+    }
+
+    #[test]
+    fn only_some_refusals_to_open_an_event_are_about_the_whole_process() {
+        let refused = |call, errno| PerfRefusal { call, errno };
+        for errno in [libc::EACCES, libc::EPERM, libc::ENOSYS, libc::ENOENT] {
+            assert!(refused(FailedCall::Open, errno).is_of_process());
+            assert!(!refused(FailedCall::Map, errno).is_of_process());
+        }
+        for errno in [libc::EMFILE, libc::ENOMEM, libc::ESRCH] {
+            assert!(!refused(FailedCall::Open, errno).is_of_process());
+        }
+        assert!(refused(FailedCall::Open, libc::ESRCH).has_thread_ended());
+        let text = refused(FailedCall::Map, libc::EPERM).to_string();
+        assert!(
+            text.starts_with("mmap: ") && !text.contains("paranoid"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -54,7 +54,7 @@ lifecycle::global! {
     /// True while a window (a recorded interval) is open in which stacks are sampled.
     #[fork(reset)]
     static IS_OPEN: AtomicBool = AtomicBool::new(false);
-    /// True if the kernel has refused to record native stacks, so that they are not requested
+    /// True if the kernel has refused to record native stacks of this process, so that they are not requested
     /// again.
     #[fork(keep = "it does not in a child either")]
     static IS_REFUSED: AtomicBool = AtomicBool::new(false);
@@ -196,13 +196,14 @@ pub(crate) fn iteration_begins() {
     if !IS_OPEN.load(Ordering::Acquire) {
         return;
     }
-    if let Some(Err(trouble)) = python::ready()
-        && is_asked_for(variable::stacks)
-    {
-        log::once!(
-            Warn,
-            "TLLMPROF_STACKS: no Python stacks are sampled: {trouble}"
-        );
+    if let Some(Err(trouble)) = python::ready() {
+        if is_asked_for(variable::stacks) {
+            log::once!(
+                Warn,
+                "TLLMPROF_STACKS: no Python stacks are sampled: {trouble}"
+            );
+        }
+        // A sampling thread would find nothing to sample and end at once. So none is started.
         if !takes_native() {
             return;
         }
@@ -390,6 +391,8 @@ impl SamplingThread {
         for thread in followed::all() {
             let is_left = self.sample_one(&interpreter, thread);
             if !is_left {
+                // A later thread may get this index. Its files must then be opened anew.
+                files::close(thread.place);
                 followed::forget(thread);
                 self.threads.retain(|known| known.number != thread.number);
             }
@@ -703,7 +706,8 @@ impl SamplingThread {
 }
 
 /// Opens the ring buffer for a thread's native stacks, if these are requested and the kernel allows it. If the kernel
-/// refuses the ring for a followed thread, no more native stacks are requested in this process.
+/// refuses native stacks of any thread, no more native stacks are requested in this process. After another failure for
+/// a followed thread, only the native stacks of this thread are missing.
 fn open_native(thread: Followed, period: u64) -> Option<Ring> {
     if !takes_native() {
         return None;
@@ -712,11 +716,19 @@ fn open_native(thread: Followed, period: u64) -> Option<Ring> {
         Ok(ring) => Some(ring),
         Err(_) if thread.place >= MAX_THREADS => None,
         Err(refusal) => {
-            IS_REFUSED.store(true, Ordering::Relaxed);
-            if is_asked_for(variable::native_stacks) {
+            let is_asked = is_asked_for(variable::native_stacks);
+            if refusal.is_of_process() {
+                IS_REFUSED.store(true, Ordering::Relaxed);
+                if is_asked {
+                    log::once!(
+                        Warn,
+                        "TLLMPROF_NATIVE_STACKS: no native stacks are sampled: {refusal}"
+                    );
+                }
+            } else if is_asked && !refusal.has_thread_ended() {
                 log::once!(
                     Warn,
-                    "TLLMPROF_NATIVE_STACKS: no native stacks are sampled: {refusal}"
+                    "TLLMPROF_NATIVE_STACKS: native stacks of a thread are missing: {refusal}"
                 );
             }
             None

@@ -64,7 +64,7 @@ pub struct Fired {
     median: Option<Duration>,
     kind: BatchClass,
     /// The number of times since the last window that the trigger fired without opening a window, because it
-    /// had opened too many windows recently.
+    /// had opened too many windows recently, or because the window conflicted with another one.
     pub skipped: u64,
 }
 
@@ -112,6 +112,7 @@ pub struct Watch {
     over: Option<(Duration, Spent)>,
     /// The times at which the trigger opened windows, the latest last.
     opened: VecDeque<Instant>,
+    /// See [`Fired::skipped`].
     skipped: u64,
 }
 
@@ -132,8 +133,8 @@ impl Watch {
         self.trigger.steps
     }
 
-    /// Makes the trigger ignore the current iteration, because a stream was captured in it, or because closing a sample
-    /// of kernels made it longer.
+    /// Makes the trigger ignore the current iteration, because a stream was captured in it, or because closing a window
+    /// made it longer.
     pub fn interrupt(&mut self) {
         self.runs = None;
         self.over = None;
@@ -149,7 +150,8 @@ impl Watch {
 
     /// Called when an iteration begins, which ends the previous one if [`Watch::ends`] was not called. `facts`
     /// describes the new batch, and `spent` has the causes of the previous iteration's time. `may_open` is true if a
-    /// window can open now. If the trigger fires, so that a window has to open, returns the reason.
+    /// window can open now. If the trigger fires, so that a window has to open, returns the reason. The caller then has
+    /// to call [`Watch::opens`] or [`Watch::skips`].
     pub fn begins(
         &mut self,
         facts: BatchFacts,
@@ -187,14 +189,24 @@ impl Watch {
             self.skipped += 1;
             return None;
         }
-        self.opened.push_back(now);
         Some(Fired {
             took,
             spent,
             median: median.map(Duration::from_nanos),
             kind,
-            skipped: core::mem::take(&mut self.skipped),
+            skipped: self.skipped,
         })
+    }
+
+    /// Called when a window opens because the trigger has fired at the time `now`.
+    pub fn opens(&mut self, now: Instant) {
+        self.opened.push_back(now);
+        self.skipped = 0;
+    }
+
+    /// Called when the trigger has fired, but its window cannot open because it conflicts with another one.
+    pub const fn skips(&mut self) {
+        self.skipped += 1;
     }
 }
 
@@ -247,6 +259,9 @@ mod tests {
         let last = (BatchFacts::default(), 0, Spent::default());
         for (n, (facts, ns, spent)) in iterations.into_iter().chain([last]).enumerate() {
             let found = watch.begins(facts, now, before, true);
+            if found.is_some() {
+                watch.opens(now);
+            }
             fired.extend(found.map(|found| (n.wrapping_sub(1), found)));
             now += Duration::from_nanos(ns);
             before = spent;
@@ -418,6 +433,23 @@ mod tests {
             (0, 0, 8, 0)
         );
         assert!(drive(&mut watch("iteration > 50ms", 0, 1), (0..300).map(load)).is_empty());
+    }
+
+    #[test]
+    fn a_window_that_is_refused_uses_up_no_other() {
+        let mut watch = watch("iteration > 50ms", 1, 3600);
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let begins = |watch: &mut Watch, ms| {
+            let fired = watch.begins(BatchFacts::default(), at(ms), Spent::default(), true);
+            fired.map(|fired| fired.skipped)
+        };
+        assert_eq!(begins(&mut watch, 0), None);
+        assert_eq!(begins(&mut watch, 100), Some(0));
+        watch.skips();
+        assert_eq!(begins(&mut watch, 200), Some(1));
+        watch.opens(at(200));
+        assert_eq!(begins(&mut watch, 300), None);
     }
 
     #[test]

@@ -103,11 +103,16 @@ fn judge_part(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     if let [first, ..] = stopped[..] {
         let s = if stopped.len() == 1 { "is" } else { "are" };
         let text = format!(
-            "{} {s} stopped by a signal or a debugger: kill -CONT {} lets it go on",
+            "{} {s} stopped by a signal: kill -CONT {} lets it go on",
             names(ranks, &stopped),
             ranks[first].pid
         );
         return HangVerdict::new(Answer::Stuck, VerdictKind::Stopped, stopped, text);
+    }
+    let held = where_life(Life::Held).into_iter();
+    let held: Vec<_> = held.filter(|index| !ranks[*index].has_moved()).collect();
+    if !held.is_empty() {
+        return judge_held(ranks, held);
     }
     if all().any(RankState::has_moved) {
         let text = "steps or collectives advance: slow, not stuck".to_owned();
@@ -120,18 +125,8 @@ fn judge_part(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     if let Some(verdict) = device_fault(ranks, part).filter(|_| !gone.is_empty()) {
         return verdict;
     }
-    if let [first, ..] = gone[..] {
-        let ended = gone.iter().all(|index| ranks[*index].ring.has_ended);
-        let what = match ended {
-            true => "has ended by itself",
-            false => "was killed or has crashed",
-        };
-        let text = format!(
-            "{} {what}{}; the others wait",
-            names(ranks, &gone),
-            last_of(&ranks[first])
-        );
-        return HangVerdict::new(Answer::Stuck, VerdictKind::Dead, gone, text);
+    if !gone.is_empty() {
+        return judge_left(ranks, part, gone);
     }
     if let Some(verdict) = mismatch(ranks, part) {
         return verdict;
@@ -148,14 +143,94 @@ fn judge_part(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     }
     if verdict.answer == Answer::Stuck && verdict.kind != VerdictKind::Deadlock && !is_quiet {
         verdict.answer = Answer::CannotTell;
-        verdict.text = format!(
-            "{} (quiet for {}: ask again)",
-            verdict.text,
-            quiet.map_or("an unknown time".to_owned(), |quiet| Time(quiet)
-                .to_string())
-        );
+        verdict.text = ask_again(&verdict.text, quiet);
     }
     verdict
+}
+
+/// Returns the text of a verdict on ranks that have not been quiet for long enough. `quiet` is the time in nanoseconds
+/// for which they have been quiet.
+fn ask_again(text: &str, quiet: Option<u64>) -> String {
+    let quiet = quiet.map_or("an unknown time".to_owned(), |quiet| {
+        Time(quiet).to_string()
+    });
+    format!("{text} (quiet for {quiet}: ask again)")
+}
+
+/// Returns the verdict on the ranks `held`, which a debugger or tracer holds.
+fn judge_held(ranks: &[RankState], held: Vec<usize>) -> HangVerdict {
+    let s = if held.len() == 1 { "is" } else { "are" };
+    let mut tracers: Vec<_> = held.iter().map(|index| ranks[*index].tracer).collect();
+    tracers.dedup();
+    let by = match tracers[..] {
+        [Some(tracer)] => format!(" (process {tracer})"),
+        _ => String::new(),
+    };
+    let text = format!(
+        "{} {s} held by a debugger or tracer{by}",
+        names(ranks, &held)
+    );
+    HangVerdict::new(Answer::Stuck, VerdictKind::Stopped, held, text)
+}
+
+/// Returns the verdict on a group of ranks, of which the ranks `gone` have ended and the others have not. If some ranks
+/// were killed, the verdict names only these, because other ranks may have ended as a result. The ranks that have not
+/// ended must be quiet, and must not be at work, before the verdict says that they wait.
+fn judge_left(ranks: &[RankState], part: &[usize], gone: Vec<usize>) -> HangVerdict {
+    let left: Vec<_> = part
+        .iter()
+        .copied()
+        .filter(|index| !gone.contains(index))
+        .collect();
+    let were_killed = gone.iter().any(|index| !ranks[*index].ring.has_ended);
+    let named: Vec<_> = gone
+        .into_iter()
+        .filter(|index| !(were_killed && ranks[*index].ring.has_ended))
+        .collect();
+    let what = match (were_killed, named.len()) {
+        (true, 1) => "was killed or has crashed",
+        (true, _) => "were killed or have crashed",
+        (false, 1) => "has ended by itself",
+        (false, _) => "have ended by themselves",
+    };
+    // The latest call is named only if it is the same one in all of these ranks.
+    let mut lasts: Vec<_> = named.iter().map(|index| last_of(&ranks[*index])).collect();
+    lasts.dedup();
+    let last = match &lasts[..] {
+        [last] => last.as_str(),
+        _ => "",
+    };
+    let text = format!("{} {what}{last}", names(ranks, &named));
+    let quiet = left.iter().filter_map(|index| ranks[*index].quiet_ns).min();
+    let mut at_work = left.iter().filter_map(|index| {
+        let cause = StuckCause::find(&ranks[*index])?;
+        (cause.kind == VerdictKind::Busy).then_some((*index, cause))
+    });
+    let at_work = at_work.next();
+    if let Some((index, cause)) = &at_work
+        && quiet.is_none_or(|quiet| quiet < longest_work(ranks, &left))
+    {
+        let text = format!("{text}; {}", cause_since(&ranks[*index], cause));
+        return HangVerdict::new(Answer::NotStuck, VerdictKind::Busy, vec![*index], text);
+    }
+    // A thread that uses the processor for longer than any work takes may wait in a busy loop.
+    let text = match at_work {
+        Some(_) => format!("{text}; the others advance no more"),
+        None => format!("{text}; the others wait"),
+    };
+    match quiet.is_some_and(|quiet| quiet >= LEAST_QUIET_NS) {
+        true => HangVerdict::new(Answer::Stuck, VerdictKind::Dead, named, text),
+        false => {
+            let text = ask_again(&text, quiet);
+            HangVerdict::new(Answer::CannotTell, VerdictKind::Dead, named, text)
+        }
+    }
+}
+
+/// Returns the time in nanoseconds for which a rank in `part` whose thread uses the processor counts as working while
+/// no step or collective begins or ends.
+fn longest_work(ranks: &[RankState], part: &[usize]) -> u64 {
+    LONGEST_WORK_NS.max(LONGER_WORK_THAN_STEPS * longest_step(ranks, part).unwrap_or(0))
 }
 
 /// Returns the verdict on the first device fault that the kernel log has for one of the ranks `part`. Returns `None`
@@ -236,9 +311,7 @@ fn together(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     if let Some((index, cause)) = of_kind(VerdictKind::Busy) {
         let text = format!("{same}{}", about(*index, cause));
         let quiet = ranks[*index].quiet_ns.unwrap_or(0);
-        let usual =
-            LONGEST_WORK_NS.max(LONGER_WORK_THAN_STEPS * longest_step(ranks, part).unwrap_or(0));
-        let (answer, text) = match quiet < usual {
+        let (answer, text) = match quiet < longest_work(ranks, part) {
             true => (Answer::NotStuck, text),
             false => (
                 Answer::CannotTell,

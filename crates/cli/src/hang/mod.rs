@@ -121,11 +121,11 @@ fn read_twice(found: &mut [ProcessRing], between: Duration) -> Vec<RankState> {
     found.sort_by_key(|one| (one.ring.run.clone(), one.ring.rank, one.ring.pid));
     let before: Vec<_> = found
         .iter()
-        .map(|one| one.pid.map(process::times))
+        .map(|one| one.pid.map(FirstReading::take))
         .collect();
     if found
         .iter()
-        .any(|one| one.pid.is_some() || is_elsewhere(&one.ring))
+        .any(|one| one.pid.is_some() || is_elsewhere(&one.ring) || !has_gone(&one.ring))
     {
         thread::sleep(between);
     }
@@ -292,22 +292,67 @@ fn is_elsewhere(ring: &Ring) -> bool {
     ring.boot != boot()
 }
 
-/// Reads the state of a process, and reads its ring file (its latest steps and collectives) again. `before` is the
-/// processor time of each thread when [`read_twice`] began.
-fn look(found: &ProcessRing, before: Option<&CpuTimes>, symbols: &Symbols) -> RankState {
+/// Returns true if the process that wrote this ring file is known to have ended. The ring file must be of this machine
+/// and boot. The ring file itself may say that the process has ended. Otherwise the process id in it can be looked up
+/// only if the process ran on a host with the name of this one, because containers have process ids of their own.
+fn has_gone(ring: &Ring) -> bool {
+    let pid = u64::from(ring.pid);
+    let is_of_this_host = || rustix::system::uname().nodename().to_bytes() == ring.host.as_bytes();
+    // A process that was started after the ring file was begun is another one, with the same process id.
+    let is_other = || {
+        let age = process::age_ns(pid);
+        age.is_some_and(|age| age < monotonic_ns().saturating_sub(ring.begin_ns))
+    };
+    ring.has_ended || is_of_this_host() && (process::state(pid).is_none() || is_other())
+}
+
+/// The first of the two readings of a process that [`read_twice`] makes.
+struct FirstReading {
+    times: CpuTimes,
+    /// The letter of the process's state, as in proc(5).
+    state: Option<char>,
+}
+
+impl FirstReading {
+    /// Reads the process now.
+    fn take(pid: u64) -> Self {
+        Self {
+            times: process::times(pid),
+            state: process::state(pid),
+        }
+    }
+
+    /// Returns true if a debugger or tracer has held the process since this reading. `state` is the letter of the
+    /// process's state now. A tracer such as `strace` stops a process often, but lets it go on at once, so the main
+    /// thread must not have used the processor either.
+    fn is_held(&self, pid: u64, state: char) -> bool {
+        let main = u32::try_from(pid).unwrap_or(0);
+        self.state == Some('t')
+            && state == 't'
+            && self.times.get(&main) == process::times(pid).get(&main)
+    }
+}
+
+/// Reads the state of a process, and reads its ring file (its latest steps and collectives) again. `before` is what
+/// [`read_twice`] read of the process at first.
+fn look(found: &ProcessRing, before: Option<&FirstReading>, symbols: &Symbols) -> RankState {
     let ring = found.again();
     let is_here = ring.boot == boot();
-    let state = found.pid.and_then(process::state);
-    let life = match state {
-        Some('T' | 't') => Life::Stopped,
-        Some(_) => Life::Runs,
-        None if is_here => Life::Gone,
-        None => Life::Elsewhere,
+    let state = found.pid.and_then(|pid| Some((pid, process::state(pid)?)));
+    let life = match (state, before) {
+        (Some((_, 'T')), _) => Life::Stopped,
+        (Some((pid, state)), Some(before)) if before.is_held(pid, state) => Life::Held,
+        (Some(_), _) => Life::Runs,
+        (None, _) if is_here && (found.pid.is_some() || has_gone(&ring)) => Life::Gone,
+        (None, _) => Life::Elsewhere,
     };
+    let tracer = found.pid.filter(|_| life == Life::Held);
+    let tracer = tracer.and_then(process::tracer);
     let pid = found.pid.and_then(|pid| u32::try_from(pid).ok());
     let mut rank = RankState {
         pid: pid.unwrap_or(ring.pid),
         life,
+        tracer,
         before: found.ring.clone(),
         quiet_ns: is_here.then(|| quiet(&ring)),
         ring,
@@ -316,7 +361,7 @@ fn look(found: &ProcessRing, before: Option<&CpuTimes>, symbols: &Symbols) -> Ra
         fault: None,
     };
     if let (Some(pid), Some(before)) = (found.pid.filter(|_| life == Life::Runs), before)
-        && let Err(why) = process::look(pid, before, symbols, &mut rank)
+        && let Err(why) = process::look(pid, &before.times, symbols, &mut rank)
     {
         output::say(format_args!(
             "{pid}: its stacks cannot be read: {} (wanted: root, or CAP_SYS_PTRACE)",
@@ -328,9 +373,13 @@ fn look(found: &ProcessRing, before: Option<&CpuTimes>, symbols: &Symbols) -> Ra
 
 /// Returns the time since the latest step or collective in a process's ring file began or ended, in nanoseconds.
 fn quiet(ring: &Ring) -> u64 {
+    monotonic_ns().saturating_sub(latest(ring))
+}
+
+/// Returns the time of `CLOCK_MONOTONIC`, in nanoseconds.
+fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
-    let now = now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned();
-    now.saturating_sub(latest(ring))
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
 /// Returns the time at which the latest step or collective in a process's ring file began or ended, in nanoseconds of

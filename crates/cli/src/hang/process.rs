@@ -5,11 +5,13 @@ use std::fs;
 use std::thread::sleep;
 use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
 use tllmprof_attach::ProcessView;
 
 use super::python::PythonState;
 use super::state::{ProcessThread, RankState};
 use super::symbols::Symbols;
+use crate::process_status::ProcessStatus;
 
 /// Processor time of each thread, in clock ticks, by thread id.
 pub(super) type CpuTimes = BTreeMap<u32, u64>;
@@ -43,6 +45,30 @@ fn stat(path: &str) -> Option<(char, u64)> {
 pub(crate) fn state(pid: u64) -> Option<char> {
     let (state, _) = stat(&format!("/proc/{pid}/stat"))?;
     (!matches!(state, 'Z' | 'X')).then_some(state)
+}
+
+/// Returns the time since a process was started, in nanoseconds. It may be too long by the duration of a clock tick.
+/// `None` if there is no such process.
+pub(super) fn age_ns(pid: u64) -> Option<u64> {
+    const START_TIME: usize = 22;
+    let begun: u64 = ProcessStatus::read(pid)?.field(START_TIME)?;
+    // SAFETY: the argument is a number.
+    let ticks_per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    let ticks_per_second = u64::try_from(ticks_per_second).ok()?;
+    let tick_ns = 1_000_000_000_u64.checked_div(ticks_per_second)?;
+    let now = clock_gettime(ClockId::Boottime);
+    let now = now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned();
+    Some(now.saturating_sub(begun.saturating_mul(tick_ns)))
+}
+
+/// Returns the process id of the debugger or tracer that traces a process. `None` if there is none, or its id is not
+/// known here.
+pub(super) fn tracer(pid: u64) -> Option<u32> {
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    let mut lines = status.lines();
+    let tracer = lines.find_map(|line| line.strip_prefix("TracerPid:"))?;
+    tracer.trim().parse().ok().filter(|tracer| *tracer != 0)
 }
 
 fn thread_numbers(pid: u64) -> Vec<u32> {
@@ -305,6 +331,18 @@ fn read_stacks(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_age_of_a_process_is_known_and_who_traces_it() {
+        let own = u64::from(std::process::id());
+        let age = age_ns(own).unwrap();
+        assert!(
+            age_ns(1).is_none_or(|first| first >= age),
+            "the first process is the oldest"
+        );
+        assert_eq!(age_ns(u64::MAX), None);
+        assert_eq!(tracer(u64::MAX), None);
+    }
 
     #[test]
     fn a_thread_that_waits_for_a_mutex_is_known_by_its_call() {

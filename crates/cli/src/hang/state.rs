@@ -19,6 +19,8 @@ pub(crate) struct RankState {
     /// which the process itself wrote.
     pub pid: u32,
     pub life: Life,
+    /// The process id of the debugger or tracer that holds the process. `None` if none does, or its id is not known.
+    pub tracer: Option<u32>,
     /// The content of the process's ring file, with its latest steps and collectives, when this command last read it.
     pub ring: Ring,
     /// The content of the process's ring file when this command found it, before `ring` was read.
@@ -33,14 +35,17 @@ pub(crate) struct RankState {
     pub fault: Option<DeviceFault>,
 }
 
-/// The state of a process: it runs, is stopped, has ended, or is not visible to this command.
+/// The state of a process: it runs, is stopped or held, has ended, or is not visible to this command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Life {
     Runs,
-    /// The process is stopped by a signal or a debugger.
+    /// The process is stopped by a signal.
     Stopped,
+    /// A debugger or tracer has held the process in both readings.
+    Held,
     Gone,
-    /// The process is on another machine, or in a container whose processes are not visible here.
+    /// The process is on another machine, or in a container whose processes are not visible here. It is not known if it
+    /// runs.
     Elsewhere,
 }
 

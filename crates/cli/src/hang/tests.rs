@@ -99,6 +99,7 @@ fn rank(number: u32) -> RankState {
     RankState {
         pid,
         life: Life::Runs,
+        tracer: None,
         before: ring.clone(),
         ring,
         quiet_ns: Some(41 * SECOND),
@@ -261,6 +262,112 @@ fn a_rank_that_is_gone_or_stopped_is_named_at_once() {
         (Answer::Stuck, VerdictKind::Stopped, vec![3])
     );
     assert!(text.contains("kill -CONT 400"), "{text}");
+}
+
+#[test]
+fn ranks_wait_for_a_rank_that_is_gone_only_if_they_are_quiet_and_not_at_work() {
+    let mut ranks = without_last(1);
+    ranks[3].life = Life::Gone;
+    ranks[0].quiet_ns = Some(SECOND);
+    let (answer, kind, its, text) = judged(&ranks);
+    assert_eq!(
+        (answer, kind, its),
+        (Answer::CannotTell, VerdictKind::Dead, vec![3])
+    );
+    assert!(text.ends_with("ask again)"), "{text}");
+    ranks[0].quiet_ns = Some(41 * SECOND);
+    ranks[5].threads[0] = ProcessThread {
+        state: 'R',
+        ran: true,
+        call: None,
+        ..asleep(600, "compile")
+    };
+    let (answer, kind, its, text) = judged(&ranks);
+    assert_eq!(
+        (answer, kind, its),
+        (Answer::NotStuck, VerdictKind::Busy, vec![5])
+    );
+    assert!(text.contains("; rank 5: runs"), "{text}");
+    // After a minute the thread may wait in a busy loop.
+    ranks
+        .iter_mut()
+        .for_each(|rank| rank.quiet_ns = Some(61 * SECOND));
+    let (answer, kind, its, text) = judged(&ranks);
+    assert_eq!(
+        (answer, kind, its),
+        (Answer::Stuck, VerdictKind::Dead, vec![3])
+    );
+    assert!(text.ends_with("; the others advance no more"), "{text}");
+}
+
+#[test]
+fn of_ranks_that_are_gone_those_that_were_killed_are_named() {
+    let mut ranks = ranks();
+    for index in [1, 2, 4] {
+        ranks[index].life = Life::Gone;
+    }
+    ranks[4].ring.has_ended = true;
+    let (answer, kind, its, text) = judged(&ranks);
+    assert_eq!(
+        (answer, kind, its),
+        (Answer::Stuck, VerdictKind::Dead, vec![1, 2])
+    );
+    let expected = "rank 1 and rank 2 were killed or have crashed after all_reduce #9 of TP (4.00 MiB, bfloat16); the \
+                    others wait";
+    assert_eq!(text, expected);
+    ranks[1].ring.has_ended = true;
+    let (_, _, its, text) = judged(&ranks);
+    assert_eq!(its, [2]);
+    assert!(text.starts_with("rank 2 was killed"), "{text}");
+    ranks[2].ring.has_ended = true;
+    let (_, _, its, text) = judged(&ranks);
+    assert_eq!(its, [1, 2, 4]);
+    assert!(text.contains("rank 4 have ended by themselves"), "{text}");
+}
+
+#[test]
+fn a_rank_that_a_debugger_holds_is_named_with_the_debugger() {
+    let mut ranks = without_last(1);
+    ranks[3].life = Life::Held;
+    ranks[3].tracer = Some(77);
+    let (answer, kind, its, text) = judged(&ranks);
+    assert_eq!(
+        (answer, kind, its),
+        (Answer::Stuck, VerdictKind::Stopped, vec![3])
+    );
+    assert_eq!(text, "rank 3 is held by a debugger or tracer (process 77)");
+    ranks[3].tracer = None;
+    assert!(judged(&ranks).3.ends_with("or tracer"));
+    // A tracer that lets the rank go on does not hold it.
+    ranks[3].ring.steps_begun += 1;
+    assert_eq!(judged(&ranks).1, VerdictKind::Moves);
+}
+
+#[test]
+fn a_rank_is_gone_only_if_its_process_is_known_to_be_absent() {
+    let host = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    let ring = |pid: u32, host: &str, has_ended: bool| Ring {
+        pid,
+        host: host.to_owned(),
+        has_ended,
+        begin_ns: super::monotonic_ns(),
+        ..Ring::default()
+    };
+    let own = std::process::id();
+    assert!(!super::has_gone(&ring(own, &host, false)), "it runs");
+    assert!(super::has_gone(&ring(own, &host, true)));
+    assert!(super::has_gone(&ring(u32::MAX, &host, false)));
+    let other = format!("{host}-other");
+    assert!(!super::has_gone(&ring(u32::MAX, &other, false)));
+    // This process was started after the ring file was begun.
+    let older = Ring {
+        begin_ns: 0,
+        ..ring(own, &host, false)
+    };
+    assert!(super::has_gone(&older));
 }
 
 #[test]

@@ -32,8 +32,11 @@ fn line(rank: &RankState) -> String {
     let life = match rank.life {
         Life::Runs => None,
         Life::Stopped => Some("is stopped"),
+        Life::Held => Some("is held by a debugger or tracer"),
         Life::Gone if rank.ring.has_ended => Some("has ended by itself"),
         Life::Gone => Some("is gone"),
+        // The time is known only of ring files of this machine.
+        Life::Elsewhere if rank.quiet_ns.is_some() => Some("is not visible here"),
         Life::Elsewhere => Some("is on another machine"),
     };
     parts.extend(life.map(str::to_owned));
@@ -43,7 +46,7 @@ fn line(rank: &RankState) -> String {
     }
     if let Some(call) = rank.ring.collectives.last() {
         let what = match (call.end_ns, rank.life) {
-            (None, Life::Runs | Life::Stopped) => "in the call of",
+            (None, Life::Runs | Life::Stopped | Life::Held) => "in the call of",
             _ => "last called",
         };
         parts.push(format!("{what} {}", wording::collective(rank, call)));
@@ -95,7 +98,7 @@ fn rank(rank: &RankState) -> Value {
     let ring = &rank.ring;
     let life = match rank.life {
         Life::Runs => "runs",
-        Life::Stopped => "stopped",
+        Life::Stopped | Life::Held => "stopped",
         Life::Gone => "gone",
         Life::Elsewhere => "elsewhere",
     };

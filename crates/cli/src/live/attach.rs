@@ -300,7 +300,7 @@ fn attach(
         (Answer::NoPython, Some(option), _) => output::say(format_args!(
             "{pid}: {option}: nothing is recorded for it: no CPython from 3.8 on with a GIL was found in the process"
         )),
-        (Answer::AttachedAgain, _, Some(option)) => {
+        (Answer::AttachedAgain | Answer::DoneBefore, _, Some(option)) => {
             output::say(format_args!("{pid}: {option}: {KEEPS}"));
         }
         _ => {}

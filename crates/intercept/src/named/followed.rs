@@ -2,6 +2,7 @@
 //! step of the program, or names functions to which GPU work is attributed.
 
 use core::fmt;
+use core::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 
 use regex::bytes::Regex;
@@ -9,7 +10,7 @@ use tllmprof_platform::elf::{self, DefinedFunction, ElfModule};
 use tllmprof_platform::entry::{self, PatchRefusal, PatchableEntry};
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::maps::{Maps, Unreadable};
-use tllmprof_platform::modules::{self, LoadedModule};
+use tllmprof_platform::modules::{self, ListedModule, LoadedModule};
 use tllmprof_symbols::{Image, LIMIT, Nearest, Pattern};
 
 use super::patch::{HookCandidate, Means, NamedFunction, is_quiet, prepare};
@@ -85,19 +86,22 @@ impl NamedRules {
     }
 
     /// Searches newly loaded modules for functions that `sym:` rules name, and forgets unloaded modules. Returns false
-    /// if a module is still being loaded, so that this function must be called again.
+    /// if a module is still being loaded, or if the memory mappings cannot be read. Then this function must be called
+    /// again.
     pub(crate) fn look(&mut self) -> bool {
         let maps = match Maps::read() {
             Ok(maps) => maps,
             Err(unreadable) => {
                 self.unreadable = Some(unreadable);
-                return true;
+                return false;
             }
         };
         self.unreadable = None;
         let (present, is_complete) = modules::present(&maps);
-        self.forget(&present);
+        self.forget(&modules::listed());
         let step_is_new = core::mem::take(&mut self.step_is_new);
+        let known = self.loaded.len();
+        let searched = (self.searched, self.searched_for_scopes);
         let mut candidates = Vec::new();
         for loaded in present {
             let is_known = self.loaded.iter().any(|known| known.is(&loaded));
@@ -125,25 +129,46 @@ impl NamedRules {
             processor::start();
         }
         lifecycle::register();
-        elf::with_modules(|modules| {
-            // Read the mappings again: those that were read before may list modules that are now unloaded.
-            let Ok(maps) = Maps::read() else { return };
-            let ready: Vec<ElfModule> = modules
-                .iter()
-                .filter(|module| modules::is_relocated(module, &maps))
-                .copied()
-                .collect();
-            self.patch(candidates, &ready, &maps);
-            if !self.by_name.is_empty() {
-                for module in ready
-                    .iter()
-                    .filter(|module| !modules::is_left_alone(module))
-                {
-                    slots::lead_to_stubs(module, &self.by_name, &ready, &maps);
-                }
-            }
-        });
+        let mut hooked = Ok(());
+        elf::with_modules(|modules| hooked = self.hook(candidates, modules));
+        if let Err(unreadable) = hooked {
+            self.unreadable = Some(unreadable);
+            // Nothing was hooked, so the next call must search these modules again.
+            self.loaded.truncate(known);
+            (self.searched, self.searched_for_scopes) = searched;
+            self.step_is_new |= step_is_new;
+            return false;
+        }
         is_complete
+    }
+
+    /// Hooks `candidates` by their entries, and functions whose entries cannot be patched by name. `modules` is the
+    /// loader's list, and the caller must keep these modules loaded until this function returns.
+    ///
+    /// # Errors
+    /// Returns an error, and hooks nothing, if the memory mappings cannot be read.
+    fn hook(
+        &mut self,
+        candidates: Vec<HookCandidate>,
+        modules: &[ElfModule],
+    ) -> Result<(), Unreadable> {
+        // Read the mappings again: those that were read before may list modules that are now unloaded.
+        let maps = Maps::read()?;
+        let ready: Vec<ElfModule> = modules
+            .iter()
+            .filter(|module| modules::is_relocated(module, &maps))
+            .copied()
+            .collect();
+        self.patch(candidates, &ready, &maps);
+        if !self.by_name.is_empty() {
+            for module in ready
+                .iter()
+                .filter(|module| !modules::is_left_alone(module))
+            {
+                slots::lead_to_stubs(module, &self.by_name, &ready, &maps);
+            }
+        }
+        Ok(())
     }
 
     /// Returns true if at least one `sym:` rule applies to the functions of the module.
@@ -234,11 +259,14 @@ impl NamedRules {
         nearest.names(count)
     }
 
-    /// Forgets the functions and patches of modules that are no longer loaded.
-    pub(crate) fn forget(&mut self, present: &[LoadedModule]) {
+    /// Forgets the functions and patches of modules that are no longer loaded: `listed`, the loader's list, does not
+    /// contain them. Also forgets the functions of a module whose patched entries contain other code. This code may be
+    /// that of another instance of the module, or a patched entry that someone has changed. In the latter case the old
+    /// jump may come back. So trampolines are freed only if no module is loaded at the place of their module.
+    pub(crate) fn forget(&mut self, listed: &[ListedModule]) {
         let mut gone = Vec::new();
         self.loaded.retain(|known| {
-            let stays = present.iter().any(|loaded| loaded.is(known))
+            let stays = known.is_listed(listed)
                 && self
                     .functions
                     .iter()
@@ -252,13 +280,19 @@ impl NamedRules {
         self.functions.retain(|function| !is_gone(function.address));
         self.by_name
             .retain(|function| !is_gone(function.found.address));
-        let (old, kept) = self
-            .regions
-            .drain(..)
-            .partition(|region| is_gone(region.of));
+        let is_unmapped = |place: &&Range<usize>| {
+            !listed
+                .iter()
+                .any(|(other, _)| other.start < place.end && place.start < other.end)
+        };
+        let (old, kept) = self.regions.drain(..).partition(|region| {
+            let mut unmapped = gone.iter().filter(is_unmapped);
+            unmapped.any(|place| place.contains(&region.of))
+        });
         self.regions = kept;
         for region in old {
-            // SAFETY: only the unloaded module had code that jumped into the region.
+            // SAFETY: only the unloaded module had code that jumped into the region, and the loader lists no module at
+            // that place.
             unsafe { Region::free(region) };
         }
     }

@@ -65,14 +65,19 @@ pub(crate) enum Means {
 impl NamedFunction {
     /// Returns true if the function's entry still contains the jump to the trampoline, or if the function is not hooked
     /// at its entry. The entry contains other code if the module was unloaded and another instance of the module was
-    /// loaded at the same address.
+    /// loaded at the same address. A debugger's breakpoint on the jump does not count as other code, because the
+    /// debugger puts the jump's first byte back.
     pub(crate) fn is_in_place(&self) -> bool {
         let Means::Entry { at, jump, .. } = self.means else {
             return true;
         };
+        /// The instruction `int3`, which a debugger writes over the first byte of an instruction.
+        const BREAKPOINT: u8 = 0xcc;
         // `read_any` checks that the address is mapped, because the module may have been unloaded.
         let mut bytes = [0; entry::JUMP];
-        modules::read_any(at, &mut bytes) && bytes == jump
+        modules::read_any(at, &mut bytes)
+            && (bytes[0] == jump[0] || bytes[0] == BREAKPOINT)
+            && bytes[1..] == jump[1..]
     }
 }
 

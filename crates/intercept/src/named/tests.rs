@@ -6,14 +6,14 @@ use core::ffi::CStr;
 
 use regex::bytes::Regex;
 use tllmprof_platform::elf::ElfModule;
-use tllmprof_platform::entry::PatchRefusal;
+use tllmprof_platform::entry::{JUMP, PatchRefusal};
 use tllmprof_platform::maps::Maps;
 use tllmprof_platform::modules::LoadedModule;
 use tllmprof_session as session;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_symbols::Pattern;
 
-use super::patch::{HookCandidate, prepare};
+use super::patch::{HookCandidate, NamedFunction, prepare};
 use super::*;
 use crate::made::{alone, stranger};
 
@@ -130,6 +130,12 @@ fn other_threads_forbid_an_entry_that_one_store_cannot_replace() {
     );
 }
 
+/// Returns the number of known functions, and the number of regions of trampolines.
+#[cfg(target_arch = "x86_64")]
+fn sizes(followed: &NamedRules) -> (usize, usize) {
+    (followed.functions.len(), followed.regions.len())
+}
+
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_patched_function_counts_and_its_end_closes_the_window() {
@@ -165,20 +171,62 @@ fn a_patched_function_counts_and_its_end_closes_the_window() {
             assert_eq!(ends.address.load(Ordering::Relaxed), 0);
         }
         with_followed(|followed| {
-            followed.loaded.push(LoadedModule {
+            let known = || LoadedModule {
                 start: us.start,
                 end: us.end,
-                path: candidate().path,
+                path: "/deleted (deleted)".into(),
+                name: us.path().to_owned(),
                 soname: None,
                 is_left_alone: false,
-            });
+            };
+            followed.loaded.push(known());
+            followed.forget(&modules::listed());
+            assert_eq!(sizes(followed), (1, 1), "only its file is gone");
+            let Means::Entry { jump, .. } = &mut followed.functions[0].means else {
+                panic!("it is not patched");
+            };
+            jump[1] ^= 1;
+            followed.forget(&modules::listed());
+            assert_eq!(sizes(followed), (0, 1), "the jump may come back");
+            assert_eq!(tllmprof_made_named(1), 0x104, "it is still there");
+            followed.loaded.push(known());
             followed.forget(&[]);
+            assert_eq!(sizes(followed), (0, 0));
         });
         assert!(!may_await_end(trampoline.start), "its module is gone");
     });
     if let Some(said) = said {
         assert!(!said.contains("cannot be followed"), "{said}");
     }
+}
+
+#[test]
+fn a_breakpoint_at_a_patched_entry_leaves_the_jump_in_place() {
+    static ENTRIES: [[u8; JUMP]; 3] = {
+        let mut entries = [[7; JUMP]; 3];
+        entries[1][0] = 0xcc;
+        entries[2][1] = 0xcc;
+        entries
+    };
+    let is_in_place = |entry: &'static [u8; JUMP]| {
+        let function = NamedFunction {
+            address: 0,
+            module: 0,
+            name: String::new(),
+            file: String::new(),
+            means: Means::Entry {
+                at: core::ptr::from_ref(entry).expose_provenance(),
+                jump: [7; JUMP],
+                trampoline: 0..1,
+                looks_back: false,
+            },
+            is_step: true,
+            scope: None,
+        };
+        function.is_in_place()
+    };
+    let are_in_place = ENTRIES.each_ref().map(is_in_place);
+    assert_eq!(are_in_place, [true, true, false]);
 }
 
 #[test]
@@ -331,6 +379,7 @@ fn a_rules_library_is_a_path_or_a_soname() {
         start: 0,
         end: 1,
         path: path.into(),
+        name: c"".to_owned(),
         soname: soname.map(|name| name.as_bytes().to_owned()),
         is_left_alone,
     };

@@ -204,17 +204,22 @@ fn what_a_process_left_that_was_killed_at_the_start_is_replaced() {
 #[test]
 fn what_is_no_record_is_left_alone() {
     let folder = folder();
-    let names = ["text", "link", "folder", "zeros"];
-    let [text, link, dir, zeros] = names.map(|name| folder.path().join(name));
+    let names = ["text", "link", "folder", "zeros", "data"];
+    let [text, link, dir, zeros, data] = names.map(|name| folder.path().join(name));
     fs::write(&text, "mine").unwrap();
     fs::write(&zeros, vec![0; 100]).unwrap();
+    // This file is as large as the start of a record and begins with zeros, but has other bytes at its end.
+    let mut bytes = vec![0_u8; HEADER_BYTES];
+    bytes[HEADER_BYTES - 1] = 1;
+    fs::write(&data, &bytes).unwrap();
     std::os::unix::fs::symlink(&text, &link).unwrap();
     fs::create_dir(&dir).unwrap();
-    for path in [&text, &link, &dir, &zeros] {
+    for path in [&text, &link, &dir, &zeros, &data] {
         let refusal = refusal(create_by(path, OURS));
         assert!(refusal.contains("something else by that name"), "{refusal}");
     }
     assert_eq!(fs::read(&text).unwrap(), b"mine");
+    assert_eq!(fs::read(&data).unwrap(), bytes);
 }
 
 #[test]

@@ -12,7 +12,8 @@
 //!
 //! Work after a wait for the stream is a new span. If a stream has many spans in an iteration, and the program waits
 //! right after the launches of each, all but the first are timed with the host's clock: from the first launch to the
-//! end of the wait.
+//! end of the wait. If the wait for such a span begins late, the GPU may have been idle before it, so the span's time
+//! is lost.
 //!
 //! When the program launches work or waits, the calling thread uses only the stream that the call names, and the
 //! streams into which no other thread has launched since this thread did. The reason is that other threads may do
@@ -420,7 +421,8 @@ fn between_ns(since: u64, until: u64) -> f64 {
 }
 
 /// Called when a call has waited for a stream from `since` to `until`, in ticks. Ends the stream's span if
-/// the span is timed with the host's clock.
+/// the span is timed with the host's clock. If the wait began late, the span's time is lost: the GPU may have been idle
+/// while the program did something else.
 pub fn after_wait(target: StreamArgument, since: u64, until: u64) {
     let Some(stream) = known(target) else { return };
     let Some(mut open) = stream.span.try_lock() else {
@@ -430,10 +432,11 @@ pub fn after_wait(target: StreamArgument, since: u64, until: u64) {
         return;
     }
     if stream.launches() > 0 {
-        if is_at_once(stream, between_ns(open.since, since)) {
+        let was_at_once = is_at_once(stream, between_ns(open.since, since));
+        if was_at_once {
             open.is_waited_for();
         }
-        match pool::device_of(stream.context()) {
+        match pool::device_of(stream.context()).filter(|_| was_at_once) {
             Some(device) => {
                 let what = What::GpuSpan {
                     device,

@@ -409,13 +409,13 @@ fn there_are_only_so_many_streams_and_those_that_have_nothing_open_make_room() {
 }
 
 /// Launches two kernels and waits for them, `times` times. Returns the number of waits that ended a span
-/// timed with the host's clock.
+/// timed with the host's clock. As far as the library is told, none of these waits begins late, so no span is lost.
 fn launch_and_wait(stream: StreamArgument, times: usize) -> usize {
     let mut by_clock = 0;
     for _ in 0..times {
-        launch(stream);
-        launch(stream);
         let since = clock::ticks();
+        launch(stream);
+        launch(stream);
         if before_wait(Wait::Stream(stream)) {
             after_wait(stream, since, clock::ticks());
             by_clock += 1;
@@ -455,6 +455,33 @@ fn of_many_spans_that_are_waited_for_only_the_first_has_events() {
     assert_eq!(gpu.counted_ns() - before_ns, measured);
     assert_eq!(shown(&spans).len(), 3 * 14);
     assert_eq!(gpu.lost(), before);
+}
+
+#[test]
+fn a_span_by_the_hosts_clock_whose_wait_begins_late_is_lost() {
+    let gpu = Gpu::new(31);
+    let stream = gpu.stream(1);
+    let before = gpu.lost();
+    let mut by_clock = 0;
+    let spans = gpu.spans(|| {
+        for n in 5..7 {
+            begin_iteration(n);
+            launch_and_wait(stream, 14);
+        }
+        begin_iteration(7);
+        for _ in 0..14 {
+            launch(stream);
+            if before_wait(Wait::Stream(stream)) {
+                // This wait begins a second after the launch, as far as the library is told.
+                let late = clock::ticks() + (1e9 * clock::ticks_per_ns()) as u64;
+                after_wait(stream, late, late);
+                by_clock += 1;
+            }
+        }
+    });
+    assert!(by_clock > 0 && gpu.lost() >= before + by_clock);
+    let is_late = |span: &&Recorded| span.cut && shown(&[**span])[0].0 == 7;
+    assert_eq!(spans.iter().filter(is_late).count(), 0);
 }
 
 #[test]

@@ -7,6 +7,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 
+use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{CHUNK_BYTES, EventWriter};
 
@@ -90,6 +91,8 @@ pub(crate) fn push(thread: u32, push: impl Fn(&mut EventWriter) -> bool) -> bool
         LEFT.store(0, Ordering::Relaxed);
         return false;
     }
+    // Reserving space for a new chunk changes the program's `errno`.
+    let _errno = SavedErrno::new();
     let Some(mut next) = Lasting::begin(thread) else {
         return false;
     };

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 use serde::Serialize;
 
-use super::Comparison;
+use super::{Comparison, Measure};
 use crate::numbers::bootstrap::Change;
 
 /// Names that conditions may use, each with the name of its measure (a measured quantity) in the
@@ -113,7 +113,7 @@ impl Comparison {
         let interval = change.and_then(|change| change.interval);
         let (result, why) = match (change, interval) {
             (None, _) => (Met::CannotTell, "the runs do not both have it"),
-            (_, None) => (Met::CannotTell, "there are too few iterations"),
+            (_, None) => (Met::CannotTell, self.why_no_interval(&condition.name)),
             (_, Some((low, high))) => {
                 let (nearest, furthest) = match condition.is_above {
                     true => (low - condition.limit, high - condition.limit),
@@ -147,9 +147,26 @@ impl Comparison {
         if let Some(name) = name.strip_prefix("layer:") {
             return part(&self.layers, name);
         }
+        Some(self.measure_of(name)?.change)
+    }
+
+    /// Returns the measure that a condition calls `name`; `None` if the runs do not both have it, or if `name` is that
+    /// of a kernel or layer.
+    fn measure_of(&self, name: &str) -> Option<&Measure> {
         let (_, measure) = NAMES.iter().find(|(known, _)| *known == name)?;
-        let mut measures = self.measures.iter();
-        Some(measures.find(|one| one.name == *measure)?.change)
+        self.measures.iter().find(|one| one.name == *measure)
+    }
+
+    /// Returns the reason why the change of the quantity `name` has no confidence interval.
+    fn why_no_interval(&self, name: &str) -> &'static str {
+        let has_few = |measure: &Measure| {
+            let fewest = measure.base_iterations.min(measure.other_iterations);
+            fewest < measure.statistic.least()
+        };
+        match self.measure_of(name).is_some_and(has_few) {
+            true => "there are too few iterations",
+            false => "the interval is not known",
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use crate::layers::compare as layers;
 use crate::ledger::compare as ledger;
 use crate::numbers::between;
 use crate::numbers::parts::PartChange;
+use crate::numbers::units::Count;
 use crate::process::Process;
 
 /// A run, represented by its slowest rank. Times are in nanoseconds.
@@ -52,7 +53,8 @@ fn cause_time(run: &Run<'_>, name: &str) -> Option<f64> {
 impl Comparison {
     /// Compares two sides that each have one or several runs. Each run is a list of processes. The rows of the tables
     /// of kernels, layers and functions are chosen from one run of each side, the run with the median rate. The times
-    /// in these rows are geometric means over all runs of the side.
+    /// in these rows are geometric means over all runs of the side. If only some runs of a side have iterations, the
+    /// other runs are left out, and a note says so.
     ///
     /// # Panics
     /// If a side has no run.
@@ -62,6 +64,20 @@ impl Comparison {
         other: &[Vec<Process>],
         asked: &ComparisonOptions,
     ) -> Self {
+        let used = [base, other].map(with_iterations);
+        let mut found = Self::of_used_runs([&used[0], &used[1]], asked);
+        for (name, all, used) in [("BASE", base, &used[0]), ("OTHER", other, &used[1])] {
+            if used.len() < all.len() {
+                let count = Count((all.len() - used.len()) as u64, "run");
+                let note = format!("{name}: left out: {count} without iterations");
+                found.notes.push(note);
+            }
+        }
+        found
+    }
+
+    /// Compares two sides that each have one or several runs.
+    fn of_used_runs([base, other]: [&[&[Process]]; 2], asked: &ComparisonOptions) -> Self {
         if let ([base], [other]) = (base, other) {
             return Self::asked(base, other, asked);
         }
@@ -72,7 +88,7 @@ impl Comparison {
             runs.collect::<Vec<_>>()
         });
         let [a, b] = sides.each_ref().map(|side| middle(side));
-        let mut found = Self::asked(&base[a], &other[b], asked);
+        let mut found = Self::asked(base[a], other[b], asked);
         let values = |value: &dyn Fn(&Run<'_>) -> Option<f64>| {
             let of_side = |side: &Vec<Option<Run<'_>>>| {
                 let runs = side.iter().flatten();
@@ -139,6 +155,22 @@ fn compare_part(part: &mut PartChange, [base, other]: &[Vec<f64>; 2]) {
 
 fn difference(part: &PartChange) -> f64 {
     (part.other - part.base).abs()
+}
+
+/// Returns those runs of a side that have iterations. If none has, returns all runs.
+fn with_iterations(side: &[Vec<Process>]) -> Vec<&[Process]> {
+    let has_iterations = |run: &&[Process]| {
+        let ranks = ranks(run);
+        ranks
+            .values()
+            .any(|process| !Pace::new(process, IterationClass::All).periods.is_empty())
+    };
+    let all: Vec<_> = side.iter().map(Vec::as_slice).collect();
+    let used: Vec<_> = all.iter().copied().filter(has_iterations).collect();
+    match used.is_empty() {
+        true => all,
+        false => used,
+    }
 }
 
 /// Returns the index of the run with the median rate (iterations per second). Of an even number of runs, it is the

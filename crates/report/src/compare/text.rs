@@ -67,7 +67,10 @@ impl Comparison {
         }
         let is_known = !matches!(
             self.verdict,
-            Outcome::TooFew(..) | Outcome::NoIterations | Outcome::NotComparable(..)
+            Outcome::TooFew(..)
+                | Outcome::NoInterval
+                | Outcome::NoIterations
+                | Outcome::NotComparable(..)
         );
         if is_known && self.runs == [1, 1] {
             lines.add(format_args!(

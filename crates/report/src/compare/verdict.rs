@@ -43,6 +43,8 @@ pub enum Outcome {
         interval: (f64, f64),
         effort: Effort,
     },
+    /// The confidence interval of the change is not known, although both runs have enough iterations.
+    NoInterval,
     /// At least one of the runs has too few iterations for a verdict. The fields are the numbers of
     /// iterations of base and other.
     TooFew(usize, usize),
@@ -91,7 +93,11 @@ impl Outcome {
             interval: Some(interval),
         }) = rate
         else {
-            return Self::TooFew(base.iterations, other.iterations);
+            let (base, other) = (base.iterations, other.iterations);
+            return match base.min(other) < Statistic::Mean.least() {
+                true => Self::TooFew(base, other),
+                false => Self::NoInterval,
+            };
         };
         let (low, high) = interval;
         let sure = |bound: f64| change + (bound - change) * VERDICT_WIDTH_RATIO;
@@ -144,7 +150,7 @@ impl Outcome {
             Self::Faster(..) => "faster",
             Self::Slower(..) => "slower",
             Self::Equal { .. } => "equal",
-            Self::CannotTell { .. } => "cannot tell",
+            Self::CannotTell { .. } | Self::NoInterval => "cannot tell",
             Self::TooFew(..) => "too few",
             Self::NoIterations => "no iterations",
             Self::NotComparable(..) => "not comparable",
@@ -223,6 +229,7 @@ impl fmt::Display for Outcome {
                 change * 100.0,
                 Interval(interval)
             ),
+            Self::NoInterval => f.write_str("cannot tell: the interval of the change is not known"),
             Self::NoIterations => f.write_str(
                 "no verdict: no iterations were found in these traces (--step names what one is)",
             ),
@@ -237,5 +244,30 @@ impl fmt::Display for Outcome {
                 )
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_interval_is_not_called_a_lack_of_iterations() {
+        let side = |iterations| Side {
+            file: String::new(),
+            command: String::new(),
+            rule: String::new(),
+            processes: 1,
+            rank: 0,
+            iterations,
+            is_balanced: false,
+        };
+        let rate = Some(Change {
+            relative: 0.1,
+            interval: None,
+        });
+        let judge = |base, other| Outcome::judge(rate, [&side(base), &side(other)], [1, 1], WITHIN);
+        assert_eq!(judge(5000, 5000), Outcome::NoInterval);
+        assert_eq!(judge(5000, 7), Outcome::TooFew(5000, 7));
     }
 }

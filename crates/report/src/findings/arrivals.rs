@@ -14,6 +14,9 @@ pub(crate) const SKEW_RULE: &str = "arrival-skew";
 /// Minimum share of waits for the last rank in the iterations' time, as a fraction, for the finding
 /// on arrival skew.
 const MIN_WAITING: f64 = 0.05;
+/// Maximum share of the waiting, as a fraction, that may be wrong because of the clocks, for the finding on arrival
+/// skew. If more of it may be wrong, the finding is unknown.
+const MAX_UNSURE: f64 = 1.0 / 3.0;
 /// Minimum share of the iterations' time, as a fraction, that transfers of collectives take, for
 /// the finding on transfers.
 const MIN_TRANSFERRING: f64 = 0.2;
@@ -46,11 +49,21 @@ fn known<'a>(all: &[Evidence<'_>], together: JobAnalyses<'a>) -> Result<&'a Arri
             Err(Judgement::Unknown(arrivals.why.clone()))
         }
         Some(arrivals) => Ok(arrivals),
-        None if all.iter().all(|one| one.process.kernels.window.is_some()) => Err(Judgement::No(
+        None if !all.iter().all(|one| one.process.kernels.window.is_some()) => {
+            Err(Judgement::Unknown("kernels were not recorded".to_owned()))
+        }
+        None if all.iter().any(has_collectives) => Err(Judgement::Unknown(
+            "fewer than two processes have collectives to compare".to_owned(),
+        )),
+        None => Err(Judgement::No(
             "no kernel is that of a collective".to_owned(),
         )),
-        None => Err(Judgement::Unknown("kernels were not recorded".to_owned())),
     }
+}
+
+fn has_collectives(one: &Evidence<'_>) -> bool {
+    let collectives = &one.process.collectives;
+    !collectives.all.is_empty() || collectives.left_out > 0
 }
 
 pub(crate) fn skew(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement {
@@ -68,6 +81,12 @@ pub(crate) fn skew(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement
     }
     if waiting < MIN_WAITING {
         return Judgement::No(evidence);
+    }
+    if is_unsure(arrivals) {
+        let unsure = Share(arrivals.part(arrivals.all.unsure));
+        return Judgement::Unknown(format!(
+            "{evidence}; the error of the clocks makes {unsure} of the time unsure"
+        ));
     }
     let latest = latest(arrivals);
     let Some(one) = all.iter().find(|one| Some(one.place) == latest) else {
@@ -102,6 +121,14 @@ pub(crate) fn skew(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement
             loss: None,
         },
     }
+}
+
+/// Returns true if the clocks of the processes are not aligned well enough to say that ranks wait for at least
+/// [`MIN_WAITING`] of the time.
+fn is_unsure(arrivals: &Arrivals) -> bool {
+    let (wait, unsure) = (arrivals.all.wait, arrivals.all.unsure);
+    unsure as f64 > MAX_UNSURE * wait as f64
+        || arrivals.part(wait.saturating_sub(unsure)) < MIN_WAITING
 }
 
 /// Returns the index of the process that delays the others most. Returns `None` if less than [`MIN_NAMED_GAIN`] of the

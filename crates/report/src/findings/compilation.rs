@@ -51,7 +51,7 @@ pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
     // compiler if that is greater.
     let (share, longer, cost) = if steps.len() * 2 > all {
         // torch.compile's compiler makes many of the calls that compile. The two shares overlap, so do not add them.
-        let calls = process.ledger.host_share(LedgerKind::Compilation);
+        let calls = one.worked_share(LedgerKind::Compilation);
         let share = calls.max(recompiles.share);
         let cost = format!("for {} of the time", Share(share));
         (share, Lost::default(), cost)

@@ -254,15 +254,21 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns the share of time in which the host waits for the GPU, according to the ledger (time by cause). The
-    /// share is based on the time without waits for requests.
-    pub(crate) fn waits(&self) -> f64 {
+    /// Returns the share of the host's causes of one kind, according to the ledger (time by cause). The ledger's own
+    /// shares are based on all of the time, but the returned share is based on the time without waits for requests.
+    pub(crate) fn worked_share(&self, kind: LedgerKind) -> f64 {
         let ledger = &self.process.ledger;
         let worked = 1.0 - ledger.host_share(LedgerKind::Requests);
         match worked > 0.0 {
-            true => (ledger.host_share(LedgerKind::Wait) / worked).min(1.0),
+            true => (ledger.host_share(kind) / worked).min(1.0),
             false => 0.0,
         }
+    }
+
+    /// Returns the share of time in which the host waits for the GPU, according to the ledger (time by cause). The
+    /// share is based on the time without waits for requests.
+    pub(crate) fn waits(&self) -> f64 {
+        self.worked_share(LedgerKind::Wait)
     }
 
     /// Returns true if the GPU has always finished its work before the host waits for it. That is assumed if the
@@ -283,12 +289,8 @@ impl<'a> Evidence<'a> {
     pub(crate) fn lost(&self, part: impl Fn(&Iteration) -> u64) -> Lost {
         // Skip iterations in which a graph is captured or code is compiled, because the capture or the compilation
         // makes them slow. If most iterations are such iterations, skip none.
-        let recompiles = self.recompiles();
-        let is_slow = |iteration: &Iteration| {
-            iteration.preparation.captures > 0
-                || iteration.preparation.compilations > 0
-                || recompiles.iterations.contains(&iteration.n)
-        };
+        let is_slow =
+            |iteration: &Iteration| iteration.preparation.captures > 0 || self.compiles(iteration);
         let slow = self.iterations().filter(|iteration| is_slow(iteration));
         let few = slow.count() * 2 <= self.iterations().count();
         self.beyond(|iteration| {
@@ -300,9 +302,22 @@ impl<'a> Evidence<'a> {
         })
     }
 
-    /// Returns the time by which iterations with a graph capture exceed the median of iterations without a capture.
+    /// Returns true if code is loaded or compiled in the iteration, according to its calls or to sampled stacks.
+    fn compiles(&self, iteration: &Iteration) -> bool {
+        iteration.preparation.compilations > 0
+            || self.recompiles().iterations.contains(&iteration.n)
+    }
+
+    /// Returns true if a graph is captured in the iteration, but no code is loaded or compiled. The time of iterations
+    /// with both is left to the finding `compilation`, so that it is not counted twice.
+    pub(crate) fn only_captures(&self, iteration: &Iteration) -> bool {
+        iteration.preparation.captures > 0 && !self.compiles(iteration)
+    }
+
+    /// Returns the time by which iterations that capture a graph and do not compile (see [`Self::only_captures`])
+    /// exceed the median of the other iterations.
     pub(crate) fn captures(&self) -> Lost {
-        self.longer(|iteration| iteration.preparation.captures > 0)
+        self.longer(|iteration| self.only_captures(iteration))
     }
 
     /// Returns the time by which the iterations for which `is_one` returns true exceed the median of the other

@@ -2,8 +2,8 @@
 
 use tllmprof_calls::Wait;
 
-use super::Judgement;
 use super::evidence::{CallTotals, Evidence, KernelAverages, Launching};
+use super::{Judgement, copies};
 use crate::events::facts::CallCount;
 use crate::ledger::Claim;
 use crate::numbers::units::{Rate, Share, Time};
@@ -119,8 +119,10 @@ pub(crate) fn waits(one: &Evidence<'_>) -> Judgement {
     let calls = one.calls(|row| row.waits_for().is_some_and(|wait| wait != Wait::CopyToHost));
     let after = one.process.calls.turnaround.after_waits;
     // If there is at least one copy to the host for every two waits, the host seems to wait in order to read results.
-    // The GPU idle time during copies then counts as a consequence of the waits, too.
-    let reads = one.calls(|row| row.name.contains("DtoH")).count >= calls.count / 2;
+    // The GPU idle time during copies then counts as a consequence of the waits, too, unless the finding on small
+    // copies already counts it.
+    let reads = one.calls(|row| row.name.contains("DtoH")).count >= calls.count / 2
+        && !matches!(copies::small(one), Judgement::Yes { .. });
     let claims = [Claim::Wait, Claim::Copy];
     let claims = if reads { &claims[..] } else { &claims[..1] };
     idle_after("waits", one, calls, MIN_WAITS, (after, claims))
@@ -129,7 +131,7 @@ pub(crate) fn waits(one: &Evidence<'_>) -> Judgement {
 pub(crate) fn copies_when() -> String {
     format!(
         "at least {MIN_COPIES} such copies in an iteration, and nothing to do for the GPU after them for over {} of \
-         the time, or that time in copies",
+         the time, or that time in copies and in these calls",
         Share(MIN_IDLE_SHARE)
     )
 }
@@ -137,17 +139,23 @@ pub(crate) fn copies_when() -> String {
 pub(crate) fn copies(one: &Evidence<'_>) -> Judgement {
     let calls = one.calls(|row| row.waits_for() == Some(Wait::CopyToHost));
     let count = one.sum.a_step(calls.count);
+    // The recorded copies include asynchronous ones. The copies that block take at most as long as their calls.
+    let in_calls = one.share(calls.total);
     if count >= MIN_COPIES
         && let Some(KernelAverages { copies, .. }) = one.kernels()
-        && copies >= MIN_IDLE_SHARE
+        && copies.min(in_calls) >= MIN_IDLE_SHARE
     {
         let count = Rate(count);
+        let bound = match in_calls < copies {
+            true => format!(", and the calls that block take {}", Share(in_calls)),
+            false => String::new(),
+        };
         return Judgement::Yes {
             evidence: format!(
-                "{count} copies a step that block; copying is {} of the time",
+                "{count} copies a step that block; copying is {} of the time{bound}",
                 Share(copies)
             ),
-            loss: Some(copies),
+            loss: Some(copies.min(in_calls)),
         };
     }
     let after = one.process.calls.turnaround.after_copies;

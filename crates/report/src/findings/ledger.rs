@@ -3,13 +3,12 @@
 //! requests.
 
 use tllmprof_calls::{CallPurpose, kind_of};
-use tllmprof_record::CallKind;
 
 use super::Judgement;
+use super::copies;
 use super::evidence::Evidence;
 use super::host;
 use super::limits::{EXTRA_WORK, INTERRUPTION};
-use crate::events::facts::CallCount;
 use crate::events::iteration::{Iteration, Used};
 use crate::events::requests::gives_work;
 use crate::ledger::difference::WAITING;
@@ -17,7 +16,7 @@ use crate::ledger::slow::LARGE_BATCH_RATIO;
 use crate::ledger::{
     ASLEEP, Claim, Claimed, LedgerKind, LedgerRow, NAMED, Path, Paths, REQUESTS_CAUSE,
 };
-use crate::numbers::units::{Bytes, Rate, Share, Time};
+use crate::numbers::units::{Rate, Share, Time};
 
 /// Name of the finding `host-bound`: the GPU waits for code of the host.
 pub(crate) const CODE_RULE: &str = "host-bound";
@@ -29,22 +28,6 @@ pub(crate) const INPUT_RULE: &str = "input-bound";
 pub(crate) const FAULTS_RULE: &str = "page-faults";
 /// Name of the finding `preempted`: a thread was ready to run but waited for a processor.
 pub(crate) const DELAYED_RULE: &str = "preempted";
-
-/// Minimum number of copies per iteration for the finding on small copies. The finding on few but large copies requires
-/// fewer copies than this.
-const MIN_COPIES: f64 = 8.0;
-/// Maximum mean size of the copies, in bytes, for the finding on small copies.
-const MAX_SMALL_COPY: u64 = 64 << 10;
-/// Minimum share of copies in the host's time, as a fraction, for the finding on small copies.
-const MIN_COPYING: f64 = 0.05;
-
-/// Minimum mean size of copies, in bytes, for the assumption that their calls take long because of this size. Calls
-/// with smaller copies are assumed to wait for earlier work of the GPU.
-const MIN_LONG_COPY: u64 = 1 << 20;
-
-/// Minimum share of copies in the host's time, as a fraction, for the finding on few but large
-/// copies.
-const MIN_LONG_COPYING: f64 = 0.1;
 
 /// Minimum share of iterations with large batches in the total time by which slow iterations exceed the median, as a
 /// fraction, for the finding on large batches.
@@ -89,7 +72,10 @@ const MIN_OUTSIDE: f64 = 0.5;
 const MIN_REQUESTS: f64 = 0.05;
 
 pub(crate) fn recapture_when() -> String {
-    format!("iterations in which a graph is captured take longer than the others by {EXTRA_WORK}")
+    format!(
+        "iterations in which a graph is captured, and no code is loaded or compiled, take longer than the others by \
+         {EXTRA_WORK}"
+    )
 }
 
 pub(crate) fn recapture(one: &Evidence<'_>) -> Judgement {
@@ -98,13 +84,17 @@ pub(crate) fn recapture(one: &Evidence<'_>) -> Judgement {
         .iterations()
         .filter(|iteration| iteration.preparation.captures > 0);
     let captured = captured.count();
+    let only = one
+        .iterations()
+        .filter(|iteration| one.only_captures(iteration));
+    let only = only.count();
     if captured == 0 {
         return Judgement::No("no graph is captured".to_owned());
     }
     // If most iterations capture a graph, there are too few iterations without a capture to compare
     // them with. So use the ledger's share of captures instead.
     if captured * 2 > all {
-        let share = one.process.ledger.host_share(LedgerKind::Capture);
+        let share = one.worked_share(LedgerKind::Capture);
         let evidence = format!(
             "a graph is captured in {captured} of {all} iterations, for {} of the time",
             Share(share)
@@ -114,139 +104,25 @@ pub(crate) fn recapture(one: &Evidence<'_>) -> Judgement {
             false => Judgement::No(evidence),
         };
     }
+    if only == 0 {
+        return Judgement::No(format!(
+            "a graph is captured in {captured} of {all} iterations, in all of which code is loaded or compiled"
+        ));
+    }
     let excess = one.captures();
     let share = one.share(excess.total);
+    let others = match captured - only {
+        0 => String::new(),
+        others => format!("; {others} more also load or compile code"),
+    };
     let evidence = format!(
-        "a graph is captured again in {captured} of {all} iterations, which take {} longer each: {} of the time",
-        Time(excess.total / captured as u64),
+        "a graph is captured again in {only} of {all} iterations, which take {} longer each: {} of the time{others}",
+        Time(excess.total / only as u64),
         Share(share)
     );
     match EXTRA_WORK.are_reached(share, excess.of_slow) {
         true => Judgement::yes(evidence, share),
         false => Judgement::No(evidence),
-    }
-}
-
-pub(crate) fn copies_when() -> String {
-    format!(
-        "at least {MIN_COPIES} copies in an iteration that do not wait, for over {} of the host's time, or nothing to do for the \
-         GPU for as long in them and in short code around them; where kernels were recorded, of under {} each",
-        Share(MIN_COPYING),
-        Bytes(MAX_SMALL_COPY)
-    )
-}
-
-pub(crate) fn copies(one: &Evidence<'_>) -> Judgement {
-    let Copies {
-        count,
-        share,
-        size,
-        evidence,
-    } = Copies::measure(one);
-    let claims = &one.process.ledger.details.claims;
-    let idle = claims.share(Claim::Copy);
-    let (lost, evidence) = match idle > share {
-        true => {
-            let evidence = format!(
-                "{evidence}; the GPU has nothing to do {} of the time while the host copies, or runs short code around that{}",
-                Share(idle),
-                claims.mostly_in(&[Claim::Copy])
-            );
-            (idle, evidence)
-        }
-        false => (share, evidence),
-    };
-    let is_small = size.is_none_or(|size| size < MAX_SMALL_COPY);
-    match count >= MIN_COPIES && lost >= MIN_COPYING && is_small {
-        true => Judgement::yes(evidence, lost),
-        false => Judgement::No(evidence),
-    }
-}
-
-pub(crate) fn long_copies_when() -> String {
-    format!(
-        "under {MIN_COPIES} copies in an iteration, for over {} of the host's time",
-        Share(MIN_LONG_COPYING)
-    )
-}
-
-pub(crate) fn long_copies(one: &Evidence<'_>) -> Judgement {
-    let Copies {
-        count,
-        share,
-        size,
-        evidence,
-    } = Copies::measure(one);
-    // If a copy is small, its call is slow because it waits for earlier work of the GPU. So only GPU idle time during
-    // such calls counts as lost. `Claim::Copy` also includes idle time in short code around the calls, so the share is
-    // limited to that of the calls.
-    let (lost, evidence) = match size {
-        Some(size) if size < MIN_LONG_COPY => {
-            let idle = one.process.ledger.details.claims.share(Claim::Copy);
-            let idle = idle.min(share);
-            (
-                idle,
-                format!(
-                    "{evidence}; the GPU has nothing to do meanwhile {} of the time",
-                    Share(idle)
-                ),
-            )
-        }
-        // A copy to the host waits for earlier work of the GPU. If the size of the copy is unknown,
-        // that wait cannot be distinguished from the copying.
-        None if share >= MIN_LONG_COPYING && !one.copies_to_device() => {
-            return Judgement::Unknown(evidence);
-        }
-        _ => (share, evidence),
-    };
-    match count < MIN_COPIES && lost >= MIN_LONG_COPYING {
-        true => Judgement::yes(evidence, lost),
-        false => Judgement::No(evidence),
-    }
-}
-
-/// The number, time and size of those copies of a process whose calls do not wait for the GPU.
-struct Copies {
-    /// Mean number of copies in an iteration.
-    count: f64,
-    /// Share of the calls that make these copies in the host's time, as a fraction.
-    share: f64,
-    /// Mean size of all recorded copies and memory sets of the process in bytes, including copies that wait for the
-    /// GPU; `None` if it is unknown.
-    size: Option<u64>,
-    evidence: String,
-}
-
-impl Copies {
-    fn measure(one: &Evidence<'_>) -> Self {
-        let copies = |row: &CallCount| {
-            let known = matches!(kind_of(&row.name), Some(CallPurpose::AsyncCopy(_)));
-            row.kind == CallKind::AsyncCopy || row.kind == CallKind::Other && known
-        };
-        let count = one.sum.a_step(one.calls(copies).count);
-        let share = one.process.ledger.details.claims.copying();
-        let (many, bytes) = one
-            .process
-            .kernels
-            .copies
-            .iter()
-            .fold((0, 0_u64), |sum, copy| {
-                (sum.0 + copy.count, sum.1.saturating_add(copy.bytes))
-            });
-        // The number of bytes is 0 in the traces of profilers that do not record it.
-        let size = bytes.checked_div(many).filter(|size| *size > 0);
-        let each = size.map_or_else(String::new, |size| format!(" of {} each", Bytes(size)));
-        let evidence = format!(
-            "{} copies a step{each} take {} of the host's time",
-            Rate(count),
-            Share(share)
-        );
-        Self {
-            count,
-            share,
-            size,
-            evidence,
-        }
     }
 }
 
@@ -318,7 +194,7 @@ pub(crate) fn code_waited_for(one: &Evidence<'_>) -> Claimed {
             (Claim::Launch, host::launch_bound),
             (Claim::Wait, host::waits),
             (Claim::Read, host::copies),
-            (Claim::Copy, copies),
+            (Claim::Copy, copies::small),
         ],
         false => &[],
     };
@@ -644,7 +520,7 @@ pub(crate) fn delayed(one: &Evidence<'_>) -> Judgement {
     if one.iterations().all(|iteration| iteration.used.is_none()) {
         return Judgement::Unknown("the record does not have it".to_owned());
     }
-    let share = one.process.ledger.host_share(LedgerKind::Delayed);
+    let share = one.worked_share(LedgerKind::Delayed);
     let times = |iteration: &Iteration| iteration.used.map_or(0, |used| used.preempted);
     let times: u64 = one.iterations().map(|one| u64::from(times(one))).sum();
     let lost = one.lost(Iteration::delayed);
@@ -682,7 +558,7 @@ pub(crate) fn faults(one: &Evidence<'_>) -> Judgement {
     let disk = one.sum.a_step(sum(|used| used.disk_faults.into()));
     // For an allocation, CUDA pins and maps memory page by page in the operating system's kernel.
     // That time is caused by the allocation and not by page faults, so it is subtracted.
-    let allocations = one.process.ledger.host_share(LedgerKind::Allocation);
+    let allocations = one.worked_share(LedgerKind::Allocation);
     let share = (one.share(sum(|used| used.in_kernel)) - allocations).max(0.0);
     let disk = match disk {
         0.0 => String::new(),

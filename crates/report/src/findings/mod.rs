@@ -7,6 +7,7 @@
 mod arrivals;
 mod claims;
 mod compilation;
+mod copies;
 mod definition;
 mod evidence;
 mod fallback;
@@ -39,6 +40,7 @@ pub use claims::{ClaimedRow, LedgerSide};
 pub use definition::{FindingKind, Rule};
 use definition::{JobAnalyses, Judge};
 use evidence::Evidence;
+pub(crate) use python::is_set;
 pub use rules::RULES;
 
 /// The result of checking a rule.
@@ -210,29 +212,50 @@ fn loss(findings: &[Finding], name: &str) -> Option<f64> {
     findings.find(|finding| finding.rule.name == name)?.loss
 }
 
-/// Removes waits for a processor, which the finding `preempted` reports, from the losses of other findings. These waits
-/// make every activity of the host take longer, so each loss contains a part of them, except those of
-/// [`Judge::Undelayed`] and [`Judge::AtMost`].
+/// Returns the index of the only process that the finding called `name` is about; `None` if it is about several
+/// processes or none.
+fn place_of(findings: &[Finding], name: &str) -> Option<usize> {
+    let mut findings = findings.iter();
+    findings.find(|finding| finding.rule.name == name)?.place
+}
+
+/// Returns true if two findings can be about the same process, so that one of them may explain time of the other. The
+/// arguments are the places of the findings (see [`Finding::place`]).
+const fn is_about_same(a: Option<usize>, b: Option<usize>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => a == b,
+        _ => true,
+    }
+}
+
+/// Returns the losses of the findings called `a` and `b`, as fractions. Returns `None` if one of these losses is not
+/// known, or if the findings are about different processes.
+fn losses(findings: &[Finding], a: &str, b: &str) -> Option<(f64, f64)> {
+    is_about_same(place_of(findings, a), place_of(findings, b)).then_some(())?;
+    Some((loss(findings, a)?, loss(findings, b)?))
+}
+
+/// Removes waits for a processor, which the finding `preempted` reports, from the losses of other findings about the
+/// same process. These waits make every activity of the host take longer, so each loss contains a part of them, except
+/// those of [`Judge::Undelayed`] and [`Judge::AtMost`].
 fn separate_delays(findings: &mut [Finding]) {
     let Some(delayed) = loss(findings, ledger::DELAYED_RULE) else {
         return;
     };
+    let place = place_of(findings, ledger::DELAYED_RULE);
     let is_without = |rule: &Rule| matches!(rule.judge, Judge::Undelayed(_) | Judge::AtMost(_));
     let others = findings
         .iter_mut()
-        .filter(|finding| !is_without(finding.rule));
+        .filter(|finding| !is_without(finding.rule) && is_about_same(finding.place, place));
     for loss in others.filter_map(|finding| finding.loss.as_mut()) {
         *loss *= 1.0 - delayed;
     }
 }
 
-/// Subtracts the loss by page faults from the loss by host code, because page faults occur in host
+/// Subtracts the loss by page faults from the loss by host code of the same process, because page faults occur in host
 /// code. If less than [`ledger::MIN_CODE`] is left, the finding on host code is withdrawn.
 fn separate_faults(findings: &mut [Finding]) {
-    let (Some(faults), Some(code)) = (
-        loss(findings, ledger::FAULTS_RULE),
-        loss(findings, ledger::CODE_RULE),
-    ) else {
+    let Some((faults, code)) = losses(findings, ledger::FAULTS_RULE, ledger::CODE_RULE) else {
         return;
     };
     let left = (code - faults).max(0.0);
@@ -244,42 +267,55 @@ fn separate_faults(findings: &mut [Finding]) {
     }
 }
 
-/// Subtracts the loss by iterations that ran without their graph from the losses by launches and by host code, because
-/// these iterations take longer due to the launches and the code between them.
+/// Subtracts the loss by iterations that ran without their graph from the losses by launches and by host code of the
+/// same process, because these iterations take longer due to the launches and the code between them.
 fn separate_fallback(findings: &mut [Finding]) {
     if let Some(fallback) = loss(findings, fallback::FALLBACK_RULE) {
-        let left = subtract_loss(findings, (host::LAUNCH_RULE, host::MIN_GAP_SHARE), fallback);
-        subtract_loss(findings, (ledger::CODE_RULE, ledger::MIN_CODE), left);
+        let place = place_of(findings, fallback::FALLBACK_RULE);
+        let launches = (host::LAUNCH_RULE, host::MIN_GAP_SHARE);
+        let left = subtract_loss(findings, launches, place, fallback);
+        subtract_loss(findings, (ledger::CODE_RULE, ledger::MIN_CODE), place, left);
     }
 }
 
-/// Subtracts the loss by compilation from the losses by host code and by waits of the host. These losses contain the
-/// time in which the host runs the compiler's code, or waits for other processes and threads that compile. They do not
-/// contain the time of CUDA calls that load or compile code, so this time is not subtracted.
+/// Subtracts the loss by compilation from the losses by host code and by waits of the host in the same process. These
+/// losses contain the time in which the host runs the compiler's code, or waits for other processes and threads that
+/// compile. They do not contain the time of CUDA calls that load or compile code, so this time is not subtracted.
 fn separate_compilation(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let Some(compilation) = loss(findings, compilation::RULE) else {
         return;
     };
+    let place = place_of(findings, compilation::RULE);
     let calls = all
         .iter()
-        .map(|one| one.process.ledger.host_share(LedgerKind::Compilation));
+        .filter(|one| is_about_same(Some(one.place), place))
+        .map(|one| one.worked_share(LedgerKind::Compilation));
     let mut left = (compilation - calls.fold(0.0, f64::max)).max(0.0);
     for rule in [
         (ledger::CODE_RULE, ledger::MIN_CODE),
         (ledger::BLOCKED_RULE, ledger::MIN_PART),
         (ledger::INPUT_RULE, ledger::MIN_PART),
     ] {
-        left = subtract_loss(findings, rule, left);
+        left = subtract_loss(findings, rule, place, left);
     }
 }
 
-/// Subtracts `explained`, which is the loss of another finding, from the loss of the finding called `name`. The finding
+/// Subtracts `explained`, which is the loss of another finding, from the loss of the finding called `name`. `place` is
+/// that of the other finding; if the finding called `name` is about another process, nothing is subtracted. The finding
 /// is withdrawn if the remaining loss is less than `least` and less than half of the loss before. Returns the part of
 /// `explained` that could not be subtracted.
-fn subtract_loss(findings: &mut [Finding], (name, least): (&str, f64), explained: f64) -> f64 {
+fn subtract_loss(
+    findings: &mut [Finding],
+    (name, least): (&str, f64),
+    place: Option<usize>,
+    explained: f64,
+) -> f64 {
     let Some(finding) = find_finding(findings, name) else {
         return explained;
     };
+    if !is_about_same(finding.place, place) {
+        return explained;
+    }
     let Some(loss) = finding.loss else {
         return explained;
     };
@@ -291,14 +327,15 @@ fn subtract_loss(findings: &mut [Finding], (name, least): (&str, f64), explained
     (explained - loss).max(0.0)
 }
 
-/// Withdraws the finding on host code if a finding on waits for the GPU or on blocking copies holds, and the record has
-/// neither kernels nor samples that name a function. Without these, GPU idle time during host code cannot be
-/// distinguished from idle time after such waits and copies.
+/// Withdraws the finding on host code if a finding on waits for the GPU or on blocking copies holds for the same
+/// process, and the record has neither kernels nor samples that name a function. Without these, GPU idle time during
+/// host code cannot be distinguished from idle time after such waits and copies.
 fn withdraw_code_after_waits(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let is_named = |one: &Evidence<'_>| one.process.ledger.details.claims.code_in.are_known();
+    let place = place_of(findings, ledger::CODE_RULE);
     let waits = |finding: &Finding| {
         let is_one = ["host-waits", "blocking-copies"].contains(&finding.rule.name);
-        is_one && finding.verdict == Verdict::Yes
+        is_one && finding.verdict == Verdict::Yes && is_about_same(finding.place, place)
     };
     let is_measured = |one: &Evidence<'_>| one.kernels().is_some();
     if !findings.iter().any(waits) || all.iter().any(is_named) || all.iter().any(is_measured) {
@@ -311,13 +348,10 @@ fn withdraw_code_after_waits(findings: &mut [Finding], all: &[Evidence<'_>]) {
     }
 }
 
-/// Withdraws the finding on host code if its loss is smaller than the loss by waits for a processor. The
-/// host code then took long because of these waits.
+/// Withdraws the finding on host code if its loss is smaller than the loss by waits for a processor in the same
+/// process. The host code then took long because of these waits.
 fn withdraw_code_without_processor(findings: &mut [Finding]) {
-    let (Some(delayed), Some(code)) = (
-        loss(findings, ledger::DELAYED_RULE),
-        loss(findings, ledger::CODE_RULE),
-    ) else {
+    let Some((delayed, code)) = losses(findings, ledger::DELAYED_RULE, ledger::CODE_RULE) else {
         return;
     };
     if code < delayed
@@ -357,16 +391,18 @@ fn merge_code_into_slow_rank(findings: &mut [Finding], all: &[Evidence<'_>]) {
     }
 }
 
-/// Withdraws the finding `gpu-idle` if at least one finding on a cause holds whose loss is [`ledger::MIN_PART`] or
-/// more.
+/// Withdraws the finding `gpu-idle` if at least one finding on a cause in the same process holds whose loss is
+/// [`ledger::MIN_PART`] or more.
 fn withdraw_explained_idle(findings: &mut [Finding]) {
+    let place = place_of(findings, ledger::IDLE_RULE);
     // A loss of `Judge::AtMost` is time in which the GPU is busy, so it does not explain idle time.
     let says_why = |finding: &&Finding| {
         let is_cause = finding.rule.kind == FindingKind::Cause
             && finding.rule.name != ledger::IDLE_RULE
             && !finding.rule.is_at_most();
         let explains = finding.loss.is_some_and(|loss| loss >= ledger::MIN_PART);
-        finding.verdict == Verdict::Yes && is_cause && explains
+        let is_about_it = is_about_same(finding.place, place);
+        finding.verdict == Verdict::Yes && is_cause && explains && is_about_it
     };
     if findings.iter().any(|finding| says_why(&finding))
         && let Some(idle) = find_finding(findings, ledger::IDLE_RULE)
@@ -413,10 +449,13 @@ fn separate_idle(findings: &mut [Finding]) {
     }
 }
 
-/// Withdraws the finding `copy-bound` (the GPU copies for much of the time) if any finding on a cause holds.
+/// Withdraws the finding `copy-bound` (the GPU copies for much of the time) if any finding on a cause in the same
+/// process holds.
 fn withdraw_explained_copies(findings: &mut [Finding]) {
+    let place = place_of(findings, gpu::COPIES_RULE);
     let is_cause = |finding: &Finding| {
-        finding.verdict == Verdict::Yes && finding.rule.kind == FindingKind::Cause
+        let is_one = finding.verdict == Verdict::Yes && finding.rule.kind == FindingKind::Cause;
+        is_one && is_about_same(finding.place, place)
     };
     if findings.iter().any(is_cause)
         && let Some(copies) = find_finding(findings, gpu::COPIES_RULE)
@@ -650,5 +689,41 @@ mod tests {
         ];
         separate_idle(&mut findings);
         assert_eq!((findings[0].verdict, findings[0].loss), (Verdict::No, None));
+    }
+
+    #[test]
+    fn findings_on_different_processes_do_not_explain_each_other() {
+        let rules = [
+            (ledger::DELAYED_RULE, 0.3),
+            (ledger::FAULTS_RULE, 0.15),
+            (ledger::CODE_RULE, 0.2),
+            (ledger::IDLE_RULE, 0.4),
+        ];
+        let of_places = |places: [usize; 4]| {
+            let mut findings = rules.map(|(name, loss)| claiming(name, loss, &[]));
+            for (finding, place) in findings.iter_mut().zip(places) {
+                finding.place = Some(place);
+            }
+            findings
+        };
+        let kept = |places| {
+            let mut findings = of_places(places);
+            separate_faults(&mut findings);
+            withdraw_code_without_processor(&mut findings);
+            withdraw_explained_idle(&mut findings);
+            findings.map(|finding| finding.verdict == Verdict::Yes)
+        };
+        assert_eq!(kept([0, 0, 0, 0]), [true, true, false, false]);
+        assert_eq!(kept([0, 0, 1, 2]), [true, true, true, true]);
+        // The finding on host code explains the idle time of its own process.
+        assert_eq!(kept([0, 0, 1, 1]), [true, true, true, false]);
+        let faults = |place| {
+            let mut findings = of_places([0, place, 0, 0]);
+            separate_delays(&mut findings);
+            findings[1].loss.unwrap()
+        };
+        assert!((faults(0) - 0.105).abs() < 1e-9 && (faults(1) - 0.15).abs() < 1e-9);
+        // A finding about all processes may explain those about one.
+        assert!(is_about_same(None, Some(1)) && !is_about_same(Some(0), Some(1)));
     }
 }

@@ -4,6 +4,7 @@ use super::Judgement;
 use super::evidence::{Evidence, Lost};
 use super::limits::INTERRUPTION;
 use crate::numbers::units::{Share, Time};
+use crate::process::Process;
 
 pub(crate) fn gc_when() -> String {
     format!("collections take {INTERRUPTION}")
@@ -15,7 +16,7 @@ pub(crate) fn gil_when() -> String {
 
 pub(crate) fn gc(one: &Evidence<'_>) -> Judgement {
     let process = one.process;
-    if process.python.gc.is_empty() && !is_set(one, "TLLM_PROFILE_RECORD_GC") {
+    if process.python.gc.is_empty() && !is_set(process, "TLLM_PROFILE_RECORD_GC") {
         return without(one, "collections were not recorded");
     }
     let count: u64 = process.python.gc.iter().map(|gc| gc.count).sum();
@@ -33,7 +34,7 @@ pub(crate) fn gc(one: &Evidence<'_>) -> Judgement {
 pub(crate) fn gil(one: &Evidence<'_>) -> Judgement {
     let process = one.process;
     let is_recorded = process.python.gil_wait.count > 0 || process.python.gil_hold.count > 0;
-    if !is_recorded && !is_set(one, "TLLMPROF_GIL") {
+    if !is_recorded && !is_set(process, "TLLMPROF_GIL") {
         return without(one, "the GIL was not recorded");
     }
     let what = match holder(one) {
@@ -82,8 +83,8 @@ fn judge(one: &Evidence<'_>, what: &str, lost: Lost) -> Judgement {
 }
 
 /// Returns true if the environment variable `name` of the process has a value that means "on".
-fn is_set(one: &Evidence<'_>, name: &str) -> bool {
-    let value = one.process.facts.asked.settings.iter().find_map(|setting| {
+pub(crate) fn is_set(process: &Process, name: &str) -> bool {
+    let value = process.facts.asked.settings.iter().find_map(|setting| {
         let (set, value) = setting.split_once('=')?;
         (set == name).then_some(value.trim())
     });

@@ -38,7 +38,14 @@ pub(crate) fn slow(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement
     }
     let ranks: HashSet<_> = all.iter().map(|one| one.process.facts.rank).collect();
     let Some(skew) = together.skew.filter(|_| ranks.len() == all.len()) else {
-        return judge_incomparable(all, "the processes are not ranks of one run");
+        let are_known = all
+            .iter()
+            .all(|one| one.process.facts.known_rank().is_some());
+        let why = match are_known && ranks.len() == all.len() {
+            true => "the ranks have no iteration in common",
+            false => "the processes are not ranks of one run",
+        };
+        return judge_incomparable(all, why);
     };
     let count = skew.iterations.len();
     if count < MIN_COMMON_ITERATIONS {

@@ -3,8 +3,8 @@
 use super::claims::ClaimRule;
 use super::definition::{FindingKind, Judge, Rule};
 use super::{
-    arrivals, compilation, fallback, gpu, host, ledger, python, ranks, routing, rule, state,
-    streams,
+    arrivals, compilation, copies, fallback, gpu, host, ledger, python, ranks, routing, rule,
+    state, streams,
 };
 use crate::events::origin::Data;
 use crate::ledger::{Claim, LedgerKind};
@@ -78,26 +78,26 @@ pub const RULES: &[Rule] = &[
         name: "small-copies",
         kind: FindingKind::Cause,
         evidence: "copies that do not wait, and the host's time in them",
-        threshold: ledger::copies_when,
+        threshold: copies::small_when,
         advice: "gather what is copied in one pinned buffer and copy it in one piece, or keep it on the GPU",
         to_know: "",
         needs: "",
         claims: ClaimRule::Copies,
         data: STEPS,
-        judge: Judge::Each(ledger::copies),
+        judge: Judge::Each(copies::small),
     },
     Rule {
         name: "long-copies",
         kind: FindingKind::Cause,
         evidence: "copies that do not wait for the GPU, and the host's time in them",
-        threshold: ledger::long_copies_when,
+        threshold: copies::long_when,
         advice: "copy asynchronously and from pinned memory (cudaHostAlloc, pin_memory()): a call that copies other memory \
                  returns when that has been read",
         to_know: "",
         needs: "",
         claims: ClaimRule::Host(&[LedgerKind::Copy]),
         data: STEPS,
-        judge: Judge::Each(ledger::long_copies),
+        judge: Judge::Each(copies::long),
     },
     Rule {
         name: "graph-recapture",

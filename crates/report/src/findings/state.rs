@@ -74,7 +74,7 @@ pub(crate) fn low_clocks(one: &Evidence<'_>) -> Judgement {
             loss: low.cost,
         },
         None if states(one).any(|gpu| gpu.clock.is_some()) => {
-            Judgement::No("the clock has risen before the window".to_owned())
+            Judgement::No("no rise of the clock was seen in a window".to_owned())
         }
         None => unknown(one, "the driver does not state the clocks"),
     }
@@ -122,7 +122,7 @@ pub(crate) fn shared(one: &Evidence<'_>) -> Judgement {
     }
     Judgement::No(match others().next() {
         Some(_) => format!(
-            "other processes have the GPU open, and are idle: {}",
+            "other processes have the GPU open, and hardly use it: {}",
             named(others(), false)
         ),
         None => "no other process uses the GPU".to_owned(),

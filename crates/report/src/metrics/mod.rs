@@ -39,6 +39,10 @@ pub struct Metrics {
     /// The samples in this record.
     #[serde(skip)]
     pub samples: RecordedSamples,
+    /// The process ID in the record that contains the samples of the process's GPUs. `None` if it is not known which
+    /// GPUs the process uses.
+    #[serde(skip)]
+    pub sampler: Option<u32>,
 }
 
 /// A record that contains samples of GPU metrics, possibly for other processes of the same run.
@@ -78,6 +82,7 @@ impl Metrics {
         let devices = devices(of, others);
         // Each record numbers the GPUs in its own way, so only the record with the process's GPUs is used if it is known.
         let chosen = devices.as_ref().ok().map(|(record, _)| *record);
+        self.sampler = chosen.map(|record| record.pid);
         let others = others.iter().filter(|one| match chosen {
             Some(chosen) => std::ptr::eq(*one, chosen),
             None => one.run == of.run,

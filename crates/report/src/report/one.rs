@@ -10,8 +10,8 @@ use crate::calls::text as calls;
 use crate::events::facts::Facts;
 use crate::events::iteration::GpuFrom;
 use crate::events::origin::Data;
-use crate::findings::Finding;
 use crate::findings::text as findings;
+use crate::findings::{Finding, is_set};
 use crate::iterations::sum::Sum;
 use crate::iterations::text::{self as iterations, GpuShares};
 use crate::kernels::text as kernels;
@@ -207,12 +207,8 @@ fn measured(process: &Process, sum: &Sum, lines: &mut Lines) {
     if process.stacks.is_there() {
         parts.push("stacks".to_owned());
     }
-    let asked = |name: &str| {
-        let mut settings = process.facts.asked.settings.iter();
-        settings.any(|setting| setting.split('=').next() == Some(name))
-    };
     for (name, what) in [("TLLM_PROFILE_RECORD_GC", "GC"), ("TLLMPROF_GIL", "GIL")] {
-        if asked(name) && !process.facts.software.python.is_empty() {
+        if is_set(process, name) && !process.facts.software.python.is_empty() {
             parts.push(what.to_owned());
         }
     }

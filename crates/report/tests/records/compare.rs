@@ -603,6 +603,20 @@ fn what_differs_from_run_to_run_counts_where_there_are_several() {
 }
 
 #[test]
+fn runs_without_iterations_are_left_out() {
+    let base = runs(1, 10e6, 3);
+    let mut other = vec![Vec::new(), Vec::new()];
+    other.extend(runs(13, 20e6, 1));
+    let comparison = Comparison::of_runs(&base, &other, &ComparisonOptions::default());
+    let text = comparison.text();
+    assert!(matches!(comparison.verdict, Outcome::Slower(..)), "{text}");
+    assert!(
+        text.contains("OTHER: left out: 2 runs without iterations\n"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_condition_is_exceeded_kept_or_undecided() {
     let slower = Run {
         seed: 2,

@@ -116,6 +116,22 @@ fn without_ranks_nothing_waits_and_the_record_gets_the_rank_later() {
 }
 
 #[test]
+fn a_communicator_gives_no_rank_before_python_has_answered() {
+    for (answer, opened) in [
+        (Rank::None, &["In(7): open 7-11", "In(12): close 7-11"][..]),
+        (known(0), &[]),
+    ] {
+        let process = process("TLLMPROF_RANKS=1", Rank::NOT_ANSWERED);
+        communicator(Some((1, 2)));
+        calls(7, GraphLaunch);
+        assert!(edges(&process).is_empty());
+        MADE.orders().rank = answer;
+        calls(33, GraphLaunch);
+        assert_eq!(edges(&process), opened, "{answer:?}");
+    }
+}
+
+#[test]
 fn one_communicator_gives_the_rank() {
     for (places, opened) in [
         (&[Some((1, 2))][..], true),

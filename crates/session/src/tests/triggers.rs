@@ -43,6 +43,68 @@ fn a_window_opens_behind_an_iteration_and_not_within_another_window() {
     let why = process.log.lines();
     let line = "window 5-7 opens as wait>20ms held for iteration 4: ";
     assert!(why.iter().any(|said| said.contains(line)), "{why:?}");
+    // The planned window opens where the trigger's window closes. No trigger has opened it.
+    let opens = why.iter().filter(|said| said.contains(" opens as "));
+    assert_eq!(opens.count(), 2, "{why:?}");
+}
+
+#[test]
+fn the_iteration_in_which_a_window_was_closed_opens_none() {
+    let process = Process::ordered(&format!("{WHEN} TLLMPROF_START_STOP=2-3"), Orders::NONE);
+    calls(5, GraphLaunch);
+    waited(30);
+    assert_eq!(process.switches(), ["In(2): open 2-3", "In(4): close 2-3"]);
+    waited(30);
+    assert_eq!(process.switches()[2..], ["In(6): open 6-8"]);
+}
+
+#[test]
+fn a_window_that_overlaps_a_planned_one_is_counted_as_skipped() {
+    let variables = format!("{WHEN} TLLMPROF_WHEN_AT_MOST=1/1h TLLMPROF_START_STOP=7-8");
+    let process = Process::ordered(&variables, Orders::NONE);
+    calls(5, GraphLaunch);
+    waited(30);
+    calls(5, GraphLaunch);
+    waited(30);
+    assert_eq!(
+        process.switches(),
+        ["In(7): open 7-8", "In(9): close 7-8", "In(11): open 11-13"]
+    );
+    let why = process.log.lines();
+    let line = "; 1 more before, for which no window was opened";
+    assert!(why.iter().any(|said| said.contains(line)), "{why:?}");
+}
+
+#[test]
+fn a_trigger_opens_nothing_on_a_rank_that_is_not_selected() {
+    for (ranks, opened) in [("0", &["In(5): open 5-7"][..]), ("1", &[])] {
+        let variables = format!("{WHEN} TLLMPROF_START_STOP=50-51 TLLMPROF_RANKS={ranks}");
+        let process = Process::ordered(&variables, Orders::NONE);
+        calls(5, GraphLaunch);
+        waited(30);
+        let mut switches = process.switches();
+        switches.retain(|switch| switch.contains("open"));
+        assert_eq!(switches, opened, "{ranks}");
+    }
+}
+
+#[test]
+fn a_window_that_is_asked_for_may_follow_a_triggers() {
+    let process = Process::ordered(WHEN, Orders::NONE);
+    calls(5, GraphLaunch);
+    waited(30);
+    let asked = live::ask(WindowRequest {
+        delay: 2,
+        iterations: Some(2),
+        ..WindowRequest::default()
+    });
+    assert_eq!(asked.unwrap().to_string(), "8-9");
+    calls(3, GraphLaunch);
+    assert_eq!(
+        process.switches(),
+        ["In(5): open 5-7", "In(8): close 5-7 open 8-9"]
+    );
+    assert_eq!(live::progress(), Some(live::DemandProgress::Open(8)));
 }
 
 #[test]

@@ -3,10 +3,13 @@
 use tllmprof_calls::Call::{
     EventSynchronize, GraphLaunch, LaunchKernel, ProfilerStart, StreamSynchronize,
 };
+use tllmprof_config::Condition;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::window::Point;
 
 use super::{MADE, Orders, Process, begins, call, calls, decodes, passes, runs_named};
+use crate::live::{self, WindowRequest};
+use crate::state::STATE;
 use crate::{activity, by_name, slot};
 
 const RECORD: Orders = Orders {
@@ -357,6 +360,43 @@ fn iterations_for_which_the_condition_does_not_hold_are_marked() {
         process.exit(),
         "window 1-2 captured as 2-4: 6 iterations by py:a:f"
     );
+}
+
+/// Requests a window of one iteration whose batch has more than four tokens.
+fn asks_with_condition() {
+    let asked = live::ask(WindowRequest {
+        iterations: Some(1),
+        condition: Some(Condition::parse("tokens>4").unwrap()),
+        ..WindowRequest::default()
+    });
+    asked.unwrap();
+}
+
+#[test]
+fn the_condition_of_a_requested_window_ends_with_the_window() {
+    let process = Process::new("TLLMPROF_START_STOP=5-6 TLLMPROF_STEP=py:a:f");
+    call(StreamSynchronize);
+    [9, 9].into_iter().for_each(decodes);
+    asks_with_condition();
+    decodes(1);
+    assert!(live::stop());
+    [1; 6].into_iter().for_each(decodes);
+    assert_eq!(process.switches(), ["In(5): open 5-6", "In(7): close 5-6"]);
+}
+
+#[test]
+fn the_condition_of_a_requested_window_is_not_counted_with_that_of_the_settings() {
+    let variables = "TLLMPROF_START_STOP=50-51 TLLMPROF_STEP=py:a:f TLLMPROF_WHERE=tokens>99";
+    let process = Process::new(variables);
+    call(StreamSynchronize);
+    [1, 1].into_iter().for_each(decodes);
+    asks_with_condition();
+    [1, 1, 9].into_iter().for_each(decodes);
+    assert_eq!(process.switches(), ["In(4): open 4"]);
+    [1, 1].into_iter().for_each(decodes);
+    // The two iterations before the request and those after the requested window were checked.
+    let held = STATE.lock().as_ref().unwrap().filter.held;
+    assert_eq!((held.asked, held.held), (3, 0));
 }
 
 #[test]

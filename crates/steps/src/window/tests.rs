@@ -175,6 +175,18 @@ fn a_window_that_was_closed_in_between_says_what_it_lacks() {
 }
 
 #[test]
+fn the_rest_of_a_window_that_was_closed_in_between_is_given_up_once() {
+    let mut schedule = Schedule::new(&[window(1, 5)]).of_some();
+    schedule.reach(Point::In(1));
+    assert!(schedule.splits(3));
+    assert!(schedule.reach(Point::In(3)).close.is_some());
+    assert!(schedule.stop(3) && !schedule.stop(3));
+    schedule.counts(4, true);
+    assert_eq!(schedule.reach(Point::In(4)), Edge::default());
+    assert!(!schedule.has_more());
+}
+
+#[test]
 fn many_windows_one_after_the_other() {
     let (a, b, c) = (window(2, 3), window(7, 7), window(30, None));
     let seen = events(&[a, b, c], 0..40);

@@ -1,9 +1,11 @@
 //! Reads the captured windows (ranges of captured iterations) from the records of the processes.
 
 use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use tempfile::NamedTempFile;
 use tllmprof_report::Process as Read;
 
 use super::follow::Captured;
@@ -146,21 +148,39 @@ fn copy_if_asked(record: &Path, captured: &Captured, wanted: &CaptureRequest) ->
 }
 
 /// Copies a record into a folder. The copy has another name until it is complete, so that an incomplete copy is never
-/// taken for the record.
+/// taken for the record. It replaces no file: records of several containers may have the same name.
 fn copy(file: &Path, folder: &Path, captured: &Captured) -> Result<PathBuf> {
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
     let number = |number: Option<u64>| number.map_or(String::new(), |number| format!("-{number}"));
-    let name = format!(
-        "{stem}{}{}.tllmprof",
-        number(captured.first),
-        number(captured.last)
-    );
-    let to = folder.join(name);
+    let name = format!("{stem}{}{}", number(captured.first), number(captured.last));
     let work = tempfile::Builder::new().prefix(".").tempfile_in(folder)?;
     tllmprof_record::copy(file, work.path())?;
     work.as_file().sync_all()?;
-    work.persist(&to).map_err(|failed| failed.error)?;
-    Ok(to)
+    Ok(keep(work, folder, &name, captured.status.pid)?)
+}
+
+/// Gives a file in `folder` its final name, `name` and an extension. If that name is taken, the name of this host and
+/// the process id are added to it. If that name is taken, too, a number is added. Returns the file's path.
+///
+/// # Errors
+/// The file cannot be renamed.
+fn keep(mut file: NamedTempFile, folder: &Path, name: &str, pid: u64) -> io::Result<PathBuf> {
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy().replace('/', "_");
+    let mut count = 0_u64;
+    loop {
+        let to = folder.join(match count {
+            0 => format!("{name}.tllmprof"),
+            1 => format!("{name}-{host}-{pid}.tllmprof"),
+            _ => format!("{name}-{host}-{pid}-{count}.tllmprof"),
+        });
+        match file.persist_noclobber(&to) {
+            Ok(_) => return Ok(to),
+            Err(failed) if failed.error.kind() == ErrorKind::AlreadyExists => file = failed.file,
+            Err(failed) => return Err(failed.error),
+        }
+        count += 1;
+    }
 }
 
 /// Reads only those windows of a record that begin with an iteration in `firsts`. If `past` is true, also reads the
@@ -168,4 +188,28 @@ fn copy(file: &Path, folder: &Path, captured: &Captured) -> Result<PathBuf> {
 fn read_windows(file: &Path, firsts: &[u64], past: bool) -> Result<Read> {
     let chosen = Chosen::new(processes::open(file, "reading")?, firsts, past)?;
     Ok(Read::read(file.to_owned(), &chosen)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_replaces_no_other_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = |text: &str| {
+            let file = NamedTempFile::new_in(folder.path()).unwrap();
+            fs::write(file.path(), text).unwrap();
+            keep(file, folder.path(), "record-5-9", 7).unwrap()
+        };
+        let all = ["a", "b", "c"].map(|text| (kept(text), text));
+        for (path, text) in &all {
+            assert_eq!(fs::read_to_string(path).unwrap(), *text);
+        }
+        assert!(all[0].0.ends_with("record-5-9.tllmprof"));
+        let second = all[1].0.to_string_lossy().into_owned();
+        assert!(second.ends_with("-7.tllmprof"), "{second}");
+    }
 }

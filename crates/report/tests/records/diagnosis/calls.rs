@@ -158,6 +158,12 @@ fn copies_that_block() {
         evidence,
         "2.00 copies a step that block; copying is 38.0 % of the time"
     );
+    // The calls that block are too short to have made these copies, so other calls made them asynchronously.
+    let asynchronous = SyntheticLoop {
+        calls: times(2, 5 * MS, &[(LAUNCH, 0, 5 * US), (COPY, 10 * US, 400 * US)]),
+        ..copies.clone()
+    };
+    says(asynchronous, "blocking-copies", Verdict::No);
     let small = SyntheticLoop {
         copies: vec![(3 * MS, 3010 * US)],
         kernels: vec![(0, 3 * MS), (3100 * US, 9900 * US)],
@@ -208,6 +214,12 @@ fn graphs_that_are_captured_anew() {
         ..made.clone()
     };
     says(cheap, "graph-recapture", Verdict::No);
+    // The time of iterations that also load code counts for the finding on compilation only.
+    let compiling = SyntheticLoop {
+        compiles: |n| if n % 20 == 3 { 3 * MS } else { 0 },
+        ..made.clone()
+    };
+    says(compiling, "graph-recapture", Verdict::No);
     // Some iterations have both a stream capture and a garbage collection. Their additional time must count only once.
     let collects = SyntheticLoop {
         python: true,

@@ -225,7 +225,7 @@ fn clocks_that_have_not_risen_at_the_start_of_the_window() {
         reasons: Some(|n| if n < 2 { 0x4 } else { 0 }),
         ..made
     };
-    limited.says("low-clocks", Verdict::No, "has risen");
+    limited.says("low-clocks", Verdict::No, "no rise of the clock");
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn another_process_on_the_gpu() {
     made(|_| vec![(LOOP, GpuOwner::Run, None), (900, GpuOwner::Other, Some(0))]).says(
         "shared-gpu",
         Verdict::No,
-        "are idle: process 900 (trainer)",
+        "hardly use it: process 900 (trainer)",
     );
     made(|_| vec![(LOOP, GpuOwner::Run, None), (900, GpuOwner::Other, None)]).says(
         "shared-gpu",

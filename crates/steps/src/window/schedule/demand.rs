@@ -126,9 +126,10 @@ impl Schedule {
         Ok(())
     }
 
-    /// Makes the open window end with `iteration`, and cancels a window on demand that has not opened. Returns true
-    /// if the open window has to be closed. The caller has to close it as soon as [`Schedule::has_edge_at`] returns
-    /// true.
+    /// Makes the open window end with `iteration`, and cancels a window on demand that has not opened. A planned window
+    /// that was closed for a while does not open again. Returns true if the open window has to be closed, or if such a
+    /// planned window was given up. The caller has to close the open window as soon as [`Schedule::has_edge_at`]
+    /// returns true.
     pub fn stop(&mut self, iteration: u64) -> bool {
         let has_given_way = self.has_given_way();
         let was_demanded = self.demanded.take().is_some();
@@ -144,11 +145,10 @@ impl Schedule {
         // iterations, and opens again.
         let is_on_demand = was_demanded || self.open.is_some_and(|open| open.on_demand);
         let keeps_rest = self.length.is_some() && is_on_demand;
-        if !keeps_rest && self.rest.take().is_some() && self.open.is_none() {
-            self.next += 1;
-        }
+        let gives_up = !keeps_rest && self.rest.take().is_some() && self.open.is_none();
+        self.next += usize::from(gives_up);
         let Some(open) = &mut self.open else {
-            return false;
+            return gives_up;
         };
         open.goes_on = false;
         let last = open
