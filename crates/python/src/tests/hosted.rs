@@ -4,6 +4,7 @@
 
 use core::any::type_name;
 use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ops::RangeInclusive;
 use std::collections::BTreeMap;
 use std::env;
 use std::ffi::{CString, OsStr};
@@ -32,6 +33,24 @@ pub(crate) fn in_each<F: FnOnce(&Host)>(variables: &[(&str, &str)], body: F) {
         return body(&Host::load(Path::new(&library)));
     }
     run_in(libraries(), test_of::<F>(), variables);
+}
+
+/// Runs `body` like [`in_each`], but leaves out the CPythons whose minor version is in `but`, for the reason `why`.
+pub(crate) fn in_each_but<F: FnOnce(&Host)>(
+    but: RangeInclusive<u32>,
+    why: &str,
+    variables: &[(&str, &str)],
+    body: F,
+) {
+    if let Some(library) = env::var_os(LIBRARY) {
+        return body(&Host::load(Path::new(&library)));
+    }
+    let others = libraries().iter();
+    let (out, others): (Vec<_>, Vec<_>) = others.partition(|(version, _)| but.contains(version));
+    if !out.is_empty() {
+        skipped(why);
+    }
+    run_in(others, test_of::<F>(), variables);
 }
 
 /// Returns the name of the test that contains the closure `F`.

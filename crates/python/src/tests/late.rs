@@ -4,7 +4,7 @@
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
-use super::hosted::{LATE, in_each};
+use super::hosted::{LATE, in_each, in_each_but};
 use crate::{entry, late};
 
 const EVERYTHING: &[(&str, &str)] = &[
@@ -35,7 +35,10 @@ fn it_is_come_into_and_left_again() {
 
 #[test]
 fn it_may_end_at_any_moment() {
-    in_each(EVERYTHING, |host| {
+    // Between versions 3.9 and 3.12, CPython frees the states of threads that wait for the GIL while it ends, and these
+    // threads then read them (python/cpython#110052). The program's own daemon threads crash it in the same way.
+    let why = "CPython 3.9 to 3.12 may crash if a thread waits for the GIL while it ends (python/cpython#110052)";
+    in_each_but(9..=12, why, EVERYTHING, |host| {
         let mut longest = Duration::ZERO;
         for turn in 0..60u32 {
             let delay = longest * (turn % 20) / 16;
