@@ -38,7 +38,10 @@ impl MeasuredRecord {
             Some(sampler) => self.is_alone && self.pid == sampler,
             None => self.is_alone,
         };
-        is_here && self.run == process.facts.run && is_chosen
+        // A record without a run was made by another command than `tllmprof run`.
+        let runs = [&self.run, &process.facts.run];
+        let is_same = runs[0] == runs[1] || runs.iter().any(|run| run.is_empty());
+        is_here && is_same && is_chosen
     }
 }
 

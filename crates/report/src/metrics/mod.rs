@@ -81,11 +81,12 @@ impl Metrics {
     pub(crate) fn attach(&mut self, of: MeasuredProcess<'_>, others: &[SampledRecord<'_>]) {
         let devices = devices(of, others);
         // Each record numbers the GPUs in its own way, so only the record with the process's GPUs is used if it is known.
+        // Otherwise the records of the same run are used, and those without a run, which other commands made.
         let chosen = devices.as_ref().ok().map(|(record, _)| *record);
         self.sampler = chosen.map(|record| record.pid);
         let others = others.iter().filter(|one| match chosen {
             Some(chosen) => std::ptr::eq(*one, chosen),
-            None => one.run == of.run,
+            None => one.run == of.run || one.run.is_empty() || of.run.is_empty(),
         });
         let samples = others.flat_map(|one| &one.samples.samples);
         let samples = self.samples.samples.iter().chain(samples);
