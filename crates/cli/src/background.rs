@@ -5,6 +5,7 @@ use std::fs;
 
 use tllmprof_config::{RunId, variable};
 
+use crate::driver_user::has_driver;
 use crate::live::process_numbers;
 use crate::process_status::ProcessStatus;
 
@@ -22,12 +23,6 @@ pub(crate) struct Left {
     pub name: String,
     /// True if the process has loaded the CUDA driver, so that it may yet write a record.
     pub uses_driver: bool,
-}
-
-/// Returns true if a process has loaded the CUDA driver. `maps` is its file `/proc/PID/maps`.
-fn has_driver(maps: &[u8]) -> bool {
-    let name = b"/libcuda.so";
-    maps.windows(name.len()).any(|part| part == name)
 }
 
 /// Finds the running processes that inherited the run's identifier from the program. Processes that another `tllmprof
@@ -61,27 +56,13 @@ pub(crate) fn find(run: &RunId) -> Vec<Left> {
                 }
                 parent = next;
             }
-            let maps = fs::read(format!("/proc/{number}/maps")).unwrap_or_default();
             Some(Left {
                 number,
                 name: status.name,
-                uses_driver: has_driver(&maps),
+                uses_driver: has_driver(number),
             })
         })
         .collect();
     left.sort_by_key(|left| left.number);
     left
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_process_with_the_driver_is_known_by_its_maps() {
-        let line = |path: &str| format!("7f00-7f01 r-xp 00000000 00:1f 77 {path}\n");
-        assert!(has_driver(line("/usr/lib/libcuda.so.580.1").as_bytes()));
-        assert!(!has_driver(line("/usr/lib/libcudart.so.12").as_bytes()));
-        assert!(!has_driver(line("/opt/libtllmprof.so").as_bytes()));
-    }
 }

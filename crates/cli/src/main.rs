@@ -10,6 +10,7 @@ mod chosen;
 mod compare;
 mod demo;
 mod doctor;
+mod driver_user;
 mod env;
 mod export;
 mod failure;

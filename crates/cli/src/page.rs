@@ -6,7 +6,7 @@ use anyhow::Result;
 use tllmprof_export::Output;
 use tllmprof_nsys::ExportProcess;
 use tllmprof_page::{EVENTS, Timeline};
-use tllmprof_report::{MetricSample, Process, Recording, Report};
+use tllmprof_report::{MetricSample, Process, Recording, Report, may_be_one_run};
 
 use crate::chosen::Chosen;
 use crate::processes::ReadOptions;
@@ -38,10 +38,7 @@ impl MeasuredRecord {
             Some(sampler) => self.is_alone && self.pid == sampler,
             None => self.is_alone,
         };
-        // A record without a run was made by another command than `tllmprof run`.
-        let runs = [&self.run, &process.facts.run];
-        let is_same = runs[0] == runs[1] || runs.iter().any(|run| run.is_empty());
-        is_here && is_same && is_chosen
+        is_here && may_be_one_run(&self.run, &process.facts.run) && is_chosen
     }
 }
 

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use tllmprof_config::printable;
 
 use crate::background::{COMMAND, GPU_SAMPLER};
+use crate::driver_user::is_driver;
 use crate::library::NAME;
 use crate::live::process_numbers;
 use crate::process_status::ProcessStatus;
@@ -77,8 +78,7 @@ enum Mapped {
 }
 
 impl Mapped {
-    /// Parses `/proc/PID/maps`. A process that only reads the driver's file, as a symbolizer does, maps the file
-    /// without the right to execute it. Such a mapping does not count.
+    /// Parses `/proc/PID/maps`.
     fn parse(maps: &[u8], library: &[u8]) -> Self {
         let mut mapped = Self::Neither;
         for line in maps.split(|byte| *byte == b'\n') {
@@ -99,13 +99,6 @@ impl Mapped {
 /// Returns true if a process with this name is the command itself, or the command's process that samples the GPUs.
 fn is_ours(name: &str) -> bool {
     name == COMMAND || name.as_bytes() == GPU_SAMPLER.to_bytes()
-}
-
-/// Returns true if a line of `/proc/PID/maps` is a mapping of the CUDA driver's code.
-pub(crate) fn is_driver(line: &[u8]) -> bool {
-    let name = line.rsplit(|byte| *byte == b'/').next().unwrap_or(line);
-    let rights = line.split(|byte| *byte == b' ').nth(1);
-    name.starts_with(b"libcuda.so") && rights.is_some_and(|it| it.contains(&b'x'))
 }
 
 /// A process that has loaded the CUDA driver but not the tllmprof library.

@@ -52,7 +52,7 @@ pub use layers::{GpuLayerPattern, Layer, Layers, Scopes, Unknown as UnknownLayer
 pub use ledger::difference::Difference;
 pub use ledger::slow::Slow;
 pub use ledger::{Ledger, LedgerKind, LedgerRow};
-pub use metrics::{MetricSample, MetricSum};
+pub use metrics::{MetricSample, MetricSum, may_be_one_run};
 pub use numbers::quantiles::has_enough as has_enough_for_percentile;
 pub use numbers::units::{Bytes, Change, Quantity, Rate, Share, Time};
 pub use print::json::{schema_of, write as write_json, write_text as write_json_text};

@@ -9,7 +9,7 @@ use super::cause::StuckCause;
 use super::mismatch::{captured_mismatch, mismatch};
 use super::state::{Life, RankState};
 use super::verdict::{Answer, HangVerdict, VerdictKind};
-use super::wording::{last_of, names};
+use super::wording::{is_or_are, last_of, names};
 
 /// Minimum time, in nanoseconds, for which ranks must have been quiet before they are called stuck. A rank is quiet
 /// while no step or collective begins or ends.
@@ -101,9 +101,9 @@ fn judge_part(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     };
     let stopped = where_life(Life::Stopped);
     if let [first, ..] = stopped[..] {
-        let s = if stopped.len() == 1 { "is" } else { "are" };
+        let are = is_or_are(&stopped);
         let text = format!(
-            "{} {s} stopped by a signal: kill -CONT {} lets it go on",
+            "{} {are} stopped by a signal: kill -CONT {} lets it go on",
             names(ranks, &stopped),
             ranks[first].pid
         );
@@ -159,7 +159,7 @@ fn ask_again(text: &str, quiet: Option<u64>) -> String {
 
 /// Returns the verdict on the ranks `held`, which a debugger or tracer holds.
 fn judge_held(ranks: &[RankState], held: Vec<usize>) -> HangVerdict {
-    let s = if held.len() == 1 { "is" } else { "are" };
+    let are = is_or_are(&held);
     let mut tracers: Vec<_> = held.iter().map(|index| ranks[*index].tracer).collect();
     tracers.dedup();
     let by = match tracers[..] {
@@ -167,7 +167,7 @@ fn judge_held(ranks: &[RankState], held: Vec<usize>) -> HangVerdict {
         _ => String::new(),
     };
     let text = format!(
-        "{} {s} held by a debugger or tracer{by}",
+        "{} {are} held by a debugger or tracer{by}",
         names(ranks, &held)
     );
     HangVerdict::new(Answer::Stuck, VerdictKind::Stopped, held, text)

@@ -5,6 +5,11 @@ use tllmprof_report::Bytes;
 
 use super::state::RankState;
 
+/// Returns the verb for the ranks `which`.
+pub(super) const fn is_or_are(which: &[usize]) -> &'static str {
+    if which.len() == 1 { "is" } else { "are" }
+}
+
 /// Returns the names of the ranks `which` as text, such as `rank 3 and rank 5`. Of more than four ranks, the text names
 /// the first four and the number of the others.
 pub(super) fn names(ranks: &[RankState], which: &[usize]) -> String {

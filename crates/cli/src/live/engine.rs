@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 use tllmprof_config::printable;
 
 use crate::beyond;
+use crate::driver_user::has_driver;
 use crate::failure::usage;
 use crate::output;
 use crate::process_status::ProcessStatus;
@@ -233,18 +234,6 @@ fn gpus(pid: u64) -> Vec<u32> {
     numbers.sort_unstable();
     numbers.dedup();
     numbers
-}
-
-/// Returns true if a process has mapped the CUDA driver's library. Returns false for a process that this user may not
-/// trace.
-fn has_driver(pid: u64) -> bool {
-    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-    maps.split(|byte| *byte == b'\n').any(|line| {
-        let mut parts = line.rsplit(|byte| *byte == b'/');
-        parts
-            .next()
-            .is_some_and(|name| name.starts_with(b"libcuda.so"))
-    })
 }
 
 /// Returns the processes of this machine's only engine that drive GPUs. With `tops`, only these processes and their

@@ -1,11 +1,10 @@
 //! The descendant processes of the command `tllmprof`, and which of these processes use CUDA.
 
 use std::collections::HashMap;
-use std::fs;
 
+use crate::driver_user::has_driver;
 use crate::live::process_numbers;
 use crate::process_status::ProcessStatus;
-use crate::unreached::is_driver;
 
 /// The descendant processes of the command, as found by the latest search.
 pub(crate) struct ProcessFamily {
@@ -56,12 +55,6 @@ impl ProcessFamily {
         let users = self.members.iter().filter(|(_, has_driver)| **has_driver);
         users.map(|(number, _)| *number)
     }
-}
-
-/// Returns true if a process has loaded the CUDA driver.
-fn has_driver(number: u64) -> bool {
-    let maps = fs::read(format!("/proc/{number}/maps")).unwrap_or_default();
-    maps.split(|byte| *byte == b'\n').any(is_driver)
 }
 
 #[cfg(test)]

@@ -81,12 +81,12 @@ impl Metrics {
     pub(crate) fn attach(&mut self, of: MeasuredProcess<'_>, others: &[SampledRecord<'_>]) {
         let devices = devices(of, others);
         // Each record numbers the GPUs in its own way, so only the record with the process's GPUs is used if it is known.
-        // Otherwise the records of the same run are used, and those without a run, which other commands made.
+        // Otherwise the records of the same run are used.
         let chosen = devices.as_ref().ok().map(|(record, _)| *record);
         self.sampler = chosen.map(|record| record.pid);
         let others = others.iter().filter(|one| match chosen {
             Some(chosen) => std::ptr::eq(*one, chosen),
-            None => one.run == of.run || one.run.is_empty() || of.run.is_empty(),
+            None => may_be_one_run(one.run, of.run),
         });
         let samples = others.flat_map(|one| &one.samples.samples);
         let samples = self.samples.samples.iter().chain(samples);
@@ -109,6 +109,13 @@ impl Metrics {
             Err(why) => self.unknown = Some(why.to_owned()),
         }
     }
+}
+
+/// Returns true if two records may belong to the same run, given their runs' identifiers. A record without an
+/// identifier was made by another command than `tllmprof run`, and may belong to any run.
+#[must_use]
+pub fn may_be_one_run(one: &str, other: &str) -> bool {
+    one == other || one.is_empty() || other.is_empty()
 }
 
 /// Returns the record that contains the samples of a process's GPUs, and the numbers of these GPUs in that record. Each
