@@ -99,13 +99,36 @@ fn a_rank_that_has_no_requests_is_named_and_the_others_are_whole() {
 }
 
 #[test]
+fn a_run_is_captured_although_a_process_outside_it_refuses() {
+    let place = Place::new();
+    let mut ranks = ranks(&place);
+    // This window was planned and has no end, so the process refuses every capture.
+    let mut other = place.start(place.server("500").env("TLLMPROF_START_STOP", "5-"));
+    wait_until("the sockets", || place.sockets().len() == 5);
+    let mut peer = other.connect();
+    wait_until("the window", || peer.status().phase == Phase::Open);
+    let (rank, pid) = (ranks[0].pid(), other.pid());
+    let refused = place.tllmprof(&format!("capture {rank} {pid} --steps 5"));
+    assert_eq!(refused.status.code(), Some(1), "{}", refused.err());
+    let why = format!("{pid}: window 5- is open: it has no last iteration");
+    assert!(refused.err().contains(&why), "{}", refused.err());
+    let captured = place.tllmprof("capture --run r --steps 5");
+    assert!(captured.status.success(), "{}", captured.err());
+    assert!(captured.out().contains("4 processes"), "{}", captured.out());
+    other.end();
+    ranks.iter_mut().for_each(|rank| drop(rank.end()));
+}
+
+#[test]
 fn a_rank_that_dies_in_the_midst_leaves_the_others_whole() {
     let place = Place::new();
     let mut ranks = ranks(&place);
     wait_until("the sockets", || place.sockets().len() == 4);
-    // The window is long enough to be seen open on a busy machine.
+    // The window is long enough to be seen open on a busy machine. The capture is limited to the run, because `--all`
+    // would also select processes that other tests have started under `tllmprof run`. If one of them refuses, nothing
+    // is captured.
     let mut capture = place
-        .command("capture --all --steps 2000")
+        .command("capture --run r --steps 2000")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
