@@ -15,6 +15,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) struct WindowWait {
     /// The number of the client that has requested the window, if any.
     owner: Option<u64>,
+    window: FollowedWindow,
     has_opened: bool,
     /// The numbers of the clients that have asked to stop the window, and wait until it has closed.
     stoppers: Vec<u64>,
@@ -24,14 +25,24 @@ pub(crate) struct WindowWait {
     stopped: Option<Instant>,
 }
 
+/// The window that a [`WindowWait`] follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FollowedWindow {
+    /// The window on demand with this request number.
+    Requested(u64),
+    /// A window that no client has requested. The value is its first iteration, or `None` if it was not open when it
+    /// was stopped.
+    Planned(Option<u64>),
+}
+
 /// The next task that the listening thread has to do for a window (a range of iterations to capture).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerTask {
     Nothing,
     /// The window has opened: send its first iteration, which is the value, to the client that requested the window.
     SayOpened(u64),
-    /// Make the window close at the end of the current iteration.
-    Stop,
+    /// Make the window, which has this request number, close at the end of the current iteration.
+    Stop(u64),
     /// Close the window immediately: the process seems to wait for work, so that no iteration ends.
     CloseIdle,
     /// Report to all waiting clients that the window has closed, with its first and last iteration (`None` if the
@@ -40,10 +51,12 @@ pub(crate) enum ServerTask {
 }
 
 impl WindowWait {
-    /// Returns the state for a window (a range of iterations to capture) that the client `owner` has requested.
-    pub(crate) const fn requested_by(owner: u64, duration: Option<Duration>) -> Self {
+    /// Returns the state for a window (a range of iterations to capture) that the client `owner` has requested with the
+    /// request number `number`.
+    pub(crate) const fn requested_by(owner: u64, number: u64, duration: Option<Duration>) -> Self {
         Self {
             owner: Some(owner),
+            window: FollowedWindow::Requested(number),
             has_opened: false,
             stoppers: Vec::new(),
             duration,
@@ -53,10 +66,12 @@ impl WindowWait {
     }
 
     /// Returns the state for an open window (a range of iterations that is being captured) that no client has
-    /// requested. The server calls this function when a client stops the window.
-    pub(crate) const fn planned() -> Self {
+    /// requested, and that begins with iteration `first`. The server calls this function when a client stops the
+    /// window.
+    pub(crate) const fn planned(first: Option<u64>) -> Self {
         Self {
             owner: None,
+            window: FollowedWindow::Planned(first),
             has_opened: true,
             stoppers: Vec::new(),
             duration: None,
@@ -65,9 +80,14 @@ impl WindowWait {
         }
     }
 
+    /// Called when a client has asked to stop all windows.
+    pub(crate) fn is_stopped(&mut self, now: Instant) {
+        self.stopped.get_or_insert(now);
+    }
+
     /// Called when `client` has asked to stop the window. The client then waits for the window's end.
     pub(crate) fn stops(&mut self, client: u64, now: Instant) {
-        self.stopped.get_or_insert(now);
+        self.is_stopped(now);
         if self.owner != Some(client) && !self.stoppers.contains(&client) {
             self.stoppers.push(client);
         }
@@ -87,6 +107,11 @@ impl WindowWait {
     /// Returns the client that has requested the window, if any.
     pub(crate) const fn owner(&self) -> Option<u64> {
         self.owner
+    }
+
+    /// Returns the window that is followed.
+    pub(crate) const fn window(&self) -> FollowedWindow {
+        self.window
     }
 
     /// Returns true if the window is being stopped.
@@ -113,14 +138,16 @@ impl WindowWait {
                 let past = |since: Option<Instant>, limit| {
                     since.is_some_and(|since| now.saturating_duration_since(since) >= limit)
                 };
-                match self.duration {
+                match (self.duration, self.window) {
                     _ if past(self.stopped, IDLE_TIMEOUT) => {
                         self.stopped = Some(now);
                         ServerTask::CloseIdle
                     }
-                    Some(duration) if self.stopped.is_none() && past(self.opened, duration) => {
+                    (Some(duration), FollowedWindow::Requested(number))
+                        if self.stopped.is_none() && past(self.opened, duration) =>
+                    {
                         self.stopped = Some(now);
-                        ServerTask::Stop
+                        ServerTask::Stop(number)
                     }
                     _ => ServerTask::Nothing,
                 }
@@ -149,7 +176,7 @@ mod tests {
     fn the_owner_hears_of_both_ends() {
         let steps = Closed(Some((7, 9)));
         drive(
-            WindowWait::requested_by(1, None),
+            WindowWait::requested_by(1, 4, None),
             &[
                 (0, Waits, Nothing),
                 (5000, Open(7), SayOpened(7)),
@@ -158,14 +185,14 @@ mod tests {
             ],
         );
         drive(
-            WindowWait::requested_by(1, None),
+            WindowWait::requested_by(1, 4, None),
             &[
                 (0, steps, SayOpened(7)),
                 (0, steps, SayClosed(Some((7, 9)))),
             ],
         );
         drive(
-            WindowWait::requested_by(1, None),
+            WindowWait::requested_by(1, 4, None),
             &[(0, Closed(None), SayClosed(None))],
         );
     }
@@ -173,12 +200,12 @@ mod tests {
     #[test]
     fn a_window_by_time_is_stopped_and_closed_here_where_no_iteration_ends() {
         drive(
-            WindowWait::requested_by(1, Some(Duration::from_millis(100))),
+            WindowWait::requested_by(1, 4, Some(Duration::from_millis(100))),
             &[
                 (0, Waits, Nothing),
                 (1000, Open(7), SayOpened(7)),
                 (1099, Open(7), Nothing),
-                (1100, Open(7), Stop),
+                (1100, Open(7), Stop(4)),
                 (1101, Open(7), Nothing),
                 (3100, Open(7), CloseIdle),
                 (3101, Open(7), Nothing),
@@ -190,14 +217,14 @@ mod tests {
 
     #[test]
     fn who_stops_waits_and_the_owner_once() {
-        let mut watch = WindowWait::requested_by(1, None);
+        let mut watch = WindowWait::requested_by(1, 4, None);
         let now = Instant::now();
         for client in [2, 1, 2] {
             watch.stops(client, now);
         }
         assert_eq!(watch.waiting().collect::<Vec<_>>(), [1, 2]);
         assert!(watch.waits(2) && !watch.waits(3) && watch.is_closing());
-        let mut planned = WindowWait::planned();
+        let mut planned = WindowWait::planned(Some(0));
         planned.stops(3, now);
         assert_eq!(planned.on(Open(0), now), Nothing);
         assert_eq!(planned.waiting().collect::<Vec<_>>(), [3]);

@@ -10,9 +10,9 @@ use tllmprof_platform::own_threads;
 use tllmprof_platform::system::{SystemClock, nanoseconds};
 use tllmprof_platform::{ids, injection, log};
 use tllmprof_recorder as recorder;
-use tllmprof_session::live::{self, WindowRequest};
+use tllmprof_session::live::{self, RequestedWindow, WindowRequest};
 
-use crate::captures::{ServerTask, WindowWait};
+use crate::captures::{FollowedWindow, ServerTask, WindowWait};
 use crate::clients::Client;
 use crate::end;
 use crate::folder;
@@ -40,7 +40,9 @@ struct Server {
     clients: Vec<Client>,
     /// The number of clients that have connected so far.
     count: u64,
-    watch: Option<WindowWait>,
+    /// The windows that clients wait for, in the order of their requests. A window may be requested while an earlier
+    /// one is still open.
+    watches: Vec<WindowWait>,
     /// The time from which clients are accepted again, if accepting one has failed.
     accepts_at: Option<Instant>,
 }
@@ -60,7 +62,7 @@ pub(crate) fn run(surroundings: &'static Surroundings) {
             listener,
             clients: Vec::new(),
             count: 0,
-            watch: None,
+            watches: Vec::new(),
             accepts_at: None,
         };
         if !server.serve() {
@@ -105,11 +107,11 @@ impl Server {
             if end::is_asked() {
                 return false;
             }
-            let patience = match &self.watch {
-                Some(_) => Some(WINDOW_CHECK_INTERVAL),
-                None if self.clients.iter().any(Client::has_line) => Some(PAUSE),
-                None if !self.clients.is_empty() => Some(CLIENT_CHECK_INTERVAL),
-                None => own_threads::look_after(CLIENT_CHECK_INTERVAL),
+            let patience = match self.watches.is_empty() {
+                false => Some(WINDOW_CHECK_INTERVAL),
+                true if self.clients.iter().any(Client::has_line) => Some(PAUSE),
+                true if !self.clients.is_empty() => Some(CLIENT_CHECK_INTERVAL),
+                true => own_threads::look_after(CLIENT_CHECK_INTERVAL),
             };
             let pause = self.accept_pause();
             let patience = pause.into_iter().chain(patience).min();
@@ -179,11 +181,7 @@ impl Server {
     /// longest. A client that waits for a window is chosen only if all clients do.
     fn accept(&mut self) {
         if self.clients.len() + 1 >= MAX_DESCRIPTORS {
-            let waits = |client: &Client| {
-                self.watch
-                    .as_ref()
-                    .is_some_and(|watch| watch.waits(client.number))
-            };
+            let waits = |client: &Client| waits(&self.watches, client);
             let silent = self
                 .clients
                 .iter()
@@ -206,27 +204,26 @@ impl Server {
     /// Closes connections that ended or timed out.
     fn close_ended(&mut self) {
         let now = Instant::now();
-        let watch = self.watch.as_ref();
-        self.clients.retain(|client| {
-            let waits = watch.is_some_and(|watch| watch.waits(client.number));
-            !client.is_over(waits, now)
-        });
+        let watches = &self.watches;
+        self.clients
+            .retain(|client| !client.is_over(waits(watches, client), now));
     }
 
-    /// Checks the progress of the window (the range of iterations to capture) that clients wait for. Carries out the
+    /// Checks the progress of the windows (the ranges of iterations to capture) that clients wait for. Carries out the
     /// tasks that follow from this progress, such as an answer to a client.
     fn follow(&mut self) {
-        while let Some(watch) = &mut self.watch {
-            let progress = match watch.owner() {
-                Some(_) => live::progress(),
-                None => live::planned_progress(),
+        let mut place = 0;
+        while let Some(watch) = self.watches.get_mut(place) {
+            let progress = match watch.window() {
+                FollowedWindow::Requested(number) => live::progress(number),
+                FollowedWindow::Planned(first) => live::planned_progress(first),
             };
             // There is no progress to read, because the process is ending. Waiting clients notice
             // the end when their connections close.
             let Some(progress) = progress else { return };
             match watch.on(progress, Instant::now()) {
-                ServerTask::Nothing => return,
-                ServerTask::Stop => drop(live::stop()),
+                ServerTask::Nothing => place += 1,
+                ServerTask::Stop(number) => live::close(number),
                 ServerTask::CloseIdle => live::close_idle(),
                 ServerTask::SayOpened(first) => {
                     let owner = watch.owner();
@@ -236,11 +233,10 @@ impl Server {
                     );
                 }
                 ServerTask::SayClosed(steps) => {
-                    if let Some(watch) = self.watch.take() {
-                        let record = record();
-                        let closed = ControlEvent::Closed(Closed { steps, record });
-                        self.say_to(|number| watch.waits(number), &closed);
-                    }
+                    let watch = self.watches.remove(place);
+                    let record = record();
+                    let closed = ControlEvent::Closed(Closed { steps, record });
+                    self.say_to(|number| watch.waits(number), &closed);
                 }
             }
         }
@@ -260,9 +256,7 @@ impl Server {
         let Surroundings { settings, host, .. } = self.surroundings;
         let status = live::status()?;
         let phase = match status.window {
-            Some((_, true)) if self.watch.as_ref().is_some_and(WindowWait::is_closing) => {
-                Phase::Closing
-            }
+            Some((_, true)) if self.watches.iter().any(WindowWait::is_closing) => Phase::Closing,
             Some((_, true)) => Phase::Open,
             None if live::is_detached() => Phase::Detached,
             _ => Phase::Armed,
@@ -300,11 +294,14 @@ impl Server {
             Ok(wanted) => wanted,
             Err(why) => return ControlEvent::refused(why),
         };
+        // Clients whose windows have closed get their answers first, so that few windows are followed.
+        self.follow();
         match live::ask(wanted) {
-            Ok(window) => {
+            Ok(RequestedWindow { window, number }) => {
                 let (first, last) = (window.first, window.last);
                 log::say!(Info, "window {window} was asked for on demand");
-                self.watch = Some(WindowWait::requested_by(client, duration));
+                let watch = WindowWait::requested_by(client, number, duration);
+                self.watches.push(watch);
                 ControlEvent::Accepted { first, last }
             }
             Err(refusal) => ControlEvent::Refused {
@@ -315,16 +312,32 @@ impl Server {
         }
     }
 
-    /// Stops the open window (the recorded interval). Returns the refusal if no window is open and none was asked for.
-    /// Otherwise returns `None`, and the client gets its answer once the window has closed.
+    /// Stops the open window (the recorded interval), and cancels a window that was asked for. Returns the refusal if
+    /// there is neither. Otherwise returns `None`, and the client gets its answer once the window has closed. If there
+    /// are two windows, this is the one that the client has requested, or else the first one.
     fn stop(&mut self, client: u64) -> Option<ControlEvent> {
+        self.follow();
+        let first = live::open_window();
         if !live::stop() {
             return Some(ControlEvent::refused("no window is open or was asked for"));
         }
-        let watch = self.watch.get_or_insert_with(WindowWait::planned);
-        watch.stops(client, Instant::now());
+        if self.watches.is_empty() {
+            self.watches.push(WindowWait::planned(first));
+        }
+        let now = Instant::now();
+        self.watches
+            .iter_mut()
+            .for_each(|watch| watch.is_stopped(now));
+        let mut watches = self.watches.iter();
+        let own = watches.position(|watch| watch.owner() == Some(client));
+        self.watches[own.unwrap_or(0)].stops(client, now);
         None
     }
+}
+
+/// Returns true if `client` waits for an answer about one of the windows.
+fn waits(watches: &[WindowWait], client: &Client) -> bool {
+    watches.iter().any(|watch| watch.waits(client.number))
 }
 
 fn record() -> Option<String> {

@@ -130,18 +130,15 @@ fn end_comparison(mut guard: Guard<'static, Option<SessionState>>, result: Optio
 /// learner may not be certain yet that this is an iteration.
 fn begin(mut guard: Guard<'static, Option<SessionState>>, begun: Begun, facts: BatchFacts) {
     let Some(state) = guard.as_mut() else { return };
-    if state.condition().is_some() {
+    let due = state.due_at(begun.iteration);
+    if let Some(condition) = state.condition_of(due) {
         // `Filter::held` is reported for the settings' condition. So iterations that are checked by the condition of a
         // requested window are not counted there.
-        let is_settings_own = state.due().is_none();
         let mut held = state.filter.held;
-        let counts = state.condition().is_none_or(|condition| {
-            if is_settings_own {
-                held.count(condition, facts)
-            } else {
-                condition.holds(facts) == Some(true)
-            }
-        });
+        let counts = match due {
+            None => held.count(condition, facts),
+            Some(_) => condition.holds(facts) == Some(true),
+        };
         state.filter.held = held;
         state.filter.excluded = (!counts).then_some(begun.iteration);
         if counts || !state.splits(begun.iteration) {

@@ -2,14 +2,14 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use tllmprof_config::TracePath;
 use tllmprof_config::condition::Condition;
+use tllmprof_config::{IterationRange, TracePath};
 use tllmprof_platform::lifecycle;
 
 lifecycle::global! {
     stage: Session;
 
-    /// True if the current window on demand has its own condition on batches.
+    /// True if a window on demand that has not closed yet has its own condition on batches.
     #[fork(reset)]
     pub static HAS_CONDITION: AtomicBool = AtomicBool::new(false);
     /// True if data about each iteration are needed to open or close a window: to find steady iterations (iterations
@@ -38,8 +38,16 @@ pub fn counts_drafts() -> bool {
     })
 }
 
+/// The largest number of windows on demand whose progress is stored. At most two of them have not closed: one is open,
+/// and another one has yet to open.
+const MAX_DEMANDS: usize = 4;
+
 /// A window that was requested while the process runs, with its settings and its progress.
 pub(crate) struct Demand {
+    /// The number of the request, counted from 1.
+    pub number: u64,
+    /// The iterations that were requested.
+    pub window: IterationRange,
     pub condition: Option<Condition>,
     pub kernels: Option<u64>,
     /// True if earlier iterations belong to the window, too: those that the flight recorder (which keeps the latest
@@ -66,5 +74,66 @@ impl Demand {
     /// Returns true if the window is open or has yet to open.
     pub(crate) const fn is_due(&self) -> bool {
         !matches!(self.progress, DemandProgress::Closed(_))
+    }
+}
+
+/// The latest windows on demand, the oldest first. A window may be requested while an earlier one is still open, so
+/// each of them has its own settings and progress.
+#[derive(Default)]
+pub(crate) struct Demands {
+    latest: Vec<Demand>,
+    /// The number of windows that have been requested so far.
+    count: u64,
+}
+
+impl Demands {
+    /// Adds a request, and returns its number. `demand` makes the request with that number. Forgets the oldest window
+    /// that has closed if too many windows are stored.
+    pub(crate) fn add(&mut self, demand: impl FnOnce(u64) -> Demand) -> u64 {
+        self.count += 1;
+        if self.latest.len() >= MAX_DEMANDS
+            && let Some(oldest) = self.latest.iter().position(|demand| !demand.is_due())
+        {
+            self.latest.remove(oldest);
+        }
+        self.latest.push(demand(self.count));
+        self.note_conditions();
+        self.count
+    }
+
+    /// Returns the progress of the request `number`, or `None` if there is no such request.
+    pub(crate) fn progress(&self, number: u64) -> Option<DemandProgress> {
+        let demand = self.latest.iter().find(|demand| demand.number == number)?;
+        Some(demand.progress)
+    }
+
+    /// Returns the window that has yet to open.
+    pub(crate) fn waiting(&self) -> Option<&Demand> {
+        self.latest
+            .iter()
+            .find(|demand| demand.progress == DemandProgress::Waits)
+    }
+
+    /// Returns the window that was requested as `window` and has not closed yet.
+    pub(crate) fn due(&self, window: IterationRange) -> Option<&Demand> {
+        self.latest
+            .iter()
+            .find(|demand| demand.is_due() && demand.window == window)
+    }
+
+    /// Stores the progress of the window that was requested as `window` and has not closed yet. Does nothing if there
+    /// is no such window.
+    pub(crate) fn note(&mut self, window: IterationRange, progress: DemandProgress) {
+        let mut latest = self.latest.iter_mut();
+        if let Some(demand) = latest.find(|demand| demand.is_due() && demand.window == window) {
+            demand.progress = progress;
+            self.note_conditions();
+        }
+    }
+
+    /// Stores if a window that has not closed yet has its own condition.
+    fn note_conditions(&self) {
+        let has_one = |demand: &Demand| demand.is_due() && demand.condition.is_some();
+        HAS_CONDITION.store(self.latest.iter().any(has_one), Ordering::Relaxed);
     }
 }

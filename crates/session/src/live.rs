@@ -15,8 +15,8 @@ use tllmprof_platform::{injection, lifecycle, log};
 use tllmprof_steps::window::{Conflict, Point};
 use tllmprof_sync::Guard;
 
+use super::demand::Demand;
 pub use super::demand::DemandProgress;
-use super::demand::{Demand, HAS_CONDITION};
 use super::rank::Rank;
 use super::state::{Recording, STATE, SessionState};
 use super::wiring::{doors, interpreter};
@@ -52,6 +52,14 @@ pub struct WindowRequest {
     pub past: bool,
     /// The path for the PyTorch profiler's trace, if the profiler is to run in the window.
     pub torch_trace: Option<TracePath>,
+}
+
+/// A window that was requested in the running process and is going to open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestedWindow {
+    pub window: IterationRange,
+    /// The number of the request, for [`progress`] and [`close`].
+    pub number: u64,
 }
 
 /// The reason why a request for a window is refused.
@@ -180,12 +188,12 @@ fn lock() -> Option<Guard<'static, Option<SessionState>>> {
     guard.as_ref().is_some_and(is_there).then_some(guard)
 }
 
-/// Requests a window, and returns its iterations. The request is refused if the window conflicts with another one, or
-/// if its first iteration has already begun.
+/// Requests a window, and returns its iterations and the request's number. The request is refused if the window
+/// conflicts with another one, or if its first iteration has already begun.
 ///
 /// # Errors
 /// Returns the reason for the refusal.
-pub fn ask(wanted: WindowRequest) -> Result<IterationRange, WindowRefusal> {
+pub fn ask(wanted: WindowRequest) -> Result<RequestedWindow, WindowRefusal> {
     if is_detached() {
         return Err(WindowRefusal::Detached);
     }
@@ -198,7 +206,7 @@ pub fn ask(wanted: WindowRequest) -> Result<IterationRange, WindowRefusal> {
 }
 
 impl SessionState {
-    fn ask(&mut self, wanted: WindowRequest, next: u64) -> Result<IterationRange, WindowRefusal> {
+    fn ask(&mut self, wanted: WindowRequest, next: u64) -> Result<RequestedWindow, WindowRefusal> {
         let has_batches = matches!(self.step(), Step::Python { .. } | Step::Auto);
         if wanted.condition.is_some() && !has_batches {
             return Err(WindowRefusal::NoBatches(self.step()));
@@ -239,15 +247,16 @@ impl SessionState {
         if self.recording == Recording::OnDemand && !wanted.for_profiler {
             self.recording = Recording::ToBegin;
         }
-        HAS_CONDITION.store(wanted.condition.is_some(), Ordering::Relaxed);
-        self.demand = Some(Demand {
+        let number = self.demands.add(|number| Demand {
+            number,
+            window,
             condition: wanted.condition,
             kernels: wanted.kernels,
             past: wanted.past,
             torch_trace: wanted.torch_trace,
             progress: DemandProgress::Waits,
         });
-        Ok(window)
+        Ok(RequestedWindow { window, number })
     }
 }
 
@@ -267,14 +276,26 @@ pub fn stop() -> bool {
         return false;
     };
     let running = state.next().saturating_sub(1);
-    let was_waiting = state.schedule.demanded().is_some();
+    let waiting = state.schedule.demanded();
     let closes = state.schedule.stop(running);
-    if was_waiting && let Some(demand) = &mut state.demand {
-        demand.progress = DemandProgress::Closed(None);
-        HAS_CONDITION.store(false, Ordering::Relaxed);
+    if let Some(window) = waiting {
+        state.demands.note(window, DemandProgress::Closed(None));
     }
     state.let_run();
-    was_waiting || closes
+    waiting.is_some() || closes
+}
+
+/// Makes the open window close at the end of the current iteration, if it is the one with request number `number`.
+/// Cancels no other window.
+pub fn close(number: u64) {
+    let Some(mut guard) = lock() else { return };
+    let Some(state) = guard.as_mut() else { return };
+    let running = state.next().saturating_sub(1);
+    let is_open = state.schedule.is_open() && state.due().is_some_and(|due| due.number == number);
+    if is_open {
+        state.schedule.stop_open(running);
+    }
+    state.let_run();
 }
 
 /// Returns true if the library was attached to a running process and has been detached again.
@@ -366,19 +387,26 @@ pub fn status() -> Option<ProcessStatus> {
     Some(status)
 }
 
-/// Returns the progress of the latest window on demand; `None` if there was none, or if there is no session.
-pub fn progress() -> Option<DemandProgress> {
+/// Returns the progress of the window on demand with request number `number`; `None` if there is no such window, or no
+/// session.
+pub fn progress(number: u64) -> Option<DemandProgress> {
     let guard = lock()?;
-    Some(guard.as_ref()?.demand.as_ref()?.progress)
+    guard.as_ref()?.demands.progress(number)
 }
 
-/// Returns the progress of the open window or, if none is open, of the window that closed last. This may be a planned
-/// window or one on demand. Returns `None` if there is no session.
-pub fn planned_progress() -> Option<DemandProgress> {
+/// Returns the first iteration of the open window, if one is open.
+pub fn open_window() -> Option<u64> {
+    let guard = lock()?;
+    Some(guard.as_ref()?.schedule.open()?.window.first)
+}
+
+/// Returns the progress of the window that began with iteration `first`, if that window is open. Otherwise returns the
+/// progress of the window that closed last. Returns `None` if there is no session.
+pub fn planned_progress(first: Option<u64>) -> Option<DemandProgress> {
     let guard = lock()?;
     let state = guard.as_ref()?;
-    Some(match state.schedule.open() {
-        Some(open) => DemandProgress::Open(open.window.first),
-        None => DemandProgress::Closed(state.closed),
+    Some(match (state.schedule.open(), first) {
+        (Some(open), Some(first)) if open.window.first == first => DemandProgress::Open(first),
+        _ => DemandProgress::Closed(state.closed),
     })
 }

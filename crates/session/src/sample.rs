@@ -66,7 +66,7 @@ impl SessionState {
         let open = self.schedule.open();
         let is_sample = open.is_some_and(|open| self.is_sample(&open));
         if is_sample {
-            self.schedule.stop(next.saturating_sub(1));
+            self.schedule.stop_open(next.saturating_sub(1));
         }
         is_sample
     }

@@ -20,11 +20,11 @@ use tllmprof_steps::step::learned::Learnt;
 use tllmprof_steps::step::threads::Slot;
 use tllmprof_steps::trigger::{Fired, Watch};
 use tllmprof_steps::turn::{Turn, TurnEvent};
-use tllmprof_steps::window::{Edge, Point, Schedule};
+use tllmprof_steps::window::{Edge, Point, Schedule, Taken};
 use tllmprof_sync::Lock;
 
 use super::activity::USES_CUDA;
-use super::demand::{Demand, DemandProgress, HAS_CONDITION};
+use super::demand::{Demand, DemandProgress, Demands};
 use super::engines::{self, DetectedEngine};
 use super::rank::Rank;
 use super::span::Stretches;
@@ -95,8 +95,8 @@ pub(crate) struct SessionState {
     /// The number of iterations that began too early: the thread that began the iteration could not wait any longer,
     /// although another thread was still opening or closing windows. `None` once this number has been logged.
     pub early: Option<u64>,
-    /// The latest window that was requested while the process runs.
-    pub demand: Option<Demand>,
+    /// The latest windows that were requested while the process runs.
+    pub demands: Demands,
     /// The first and the last iteration of the window that closed last; `None` if that window had no
     /// iterations.
     pub closed: Option<(u64, u64)>,
@@ -197,7 +197,7 @@ impl SessionState {
             span: Stretches::default(),
             restarts: 0,
             early: Some(0),
-            demand: None,
+            demands: Demands::default(),
             closed: None,
             automatic: Automatic {
                 watch: settings.when.as_ref().map(Watch::new),
@@ -285,6 +285,7 @@ impl SessionState {
             || self.schedule.follows_each()
             || self.automatic.watch.is_some()
             || self.automatic.sampler.is_some()
+            || sink().is_behind()
             || self.rank_is_wanted && self.rank == Rank::NotAsked;
         let edge = if is_each || awaits_rank {
             next
@@ -427,15 +428,36 @@ impl SessionState {
 }
 
 impl SessionState {
-    /// Returns the requested window, if it has not closed yet.
+    /// Returns the requested window that is open or, if no window is open, the one that has yet to open. Returns `None`
+    /// if another window is open, such as a planned one.
     pub(crate) fn due(&self) -> Option<&Demand> {
-        self.demand.as_ref().filter(|demand| demand.is_due())
+        match self.schedule.open() {
+            Some(open) => self.demands.due(open.asked).filter(|_| open.on_demand),
+            None => self.demands.waiting(),
+        }
+    }
+
+    /// Returns the requested window whose condition decides if `iteration` counts, like [`SessionState::due`]. If the
+    /// open window ends before `iteration`, this is the window that may open with `iteration`.
+    pub(crate) fn due_at(&self, iteration: u64) -> Option<&Demand> {
+        let is_over = |open: Taken| open.window.last.is_some_and(|last| last < iteration);
+        let next = self.demands.waiting();
+        next.filter(|next| {
+            next.window.first <= iteration && self.schedule.open().is_none_or(is_over)
+        })
+        .or_else(|| self.due())
     }
 
     /// Returns the condition on batches (such as `TLLMPROF_WHERE`) for the open window or, if no window is open, for
     /// the next one.
     pub(crate) fn condition(&self) -> Option<&Condition> {
-        match self.due() {
+        self.condition_of(self.due())
+    }
+
+    /// Returns the condition on batches that applies to the requested window `demand` or, if it is `None`, to other
+    /// windows.
+    pub(crate) fn condition_of<'a>(&'a self, demand: Option<&'a Demand>) -> Option<&'a Condition> {
+        match demand {
             Some(demand) => demand.condition.as_ref(),
             None => self.settings.condition.as_ref(),
         }
@@ -455,7 +477,7 @@ impl SessionState {
         }
     }
 
-    /// Updates the progress of the requested window after windows were closed and opened. `over` is the
+    /// Updates the progress of the requested windows after windows were closed and opened. `over` is the
     /// number of iterations that had ended by then.
     pub(crate) fn note_demand(&mut self, edge: &Edge, over: u64) {
         if let Some(closed) = edge.close {
@@ -471,16 +493,13 @@ impl SessionState {
         let (closes_sample, opens_sample) = self.note_sample(edge);
         let closes_own = !closes_triggered && !closes_sample;
         let opens_own = !opens_triggered && !opens_sample;
-        let Some(demand) = &mut self.demand else {
-            return;
-        };
-        if closes_own && edge.close.is_some_and(|closed| closed.on_demand) {
-            demand.progress = DemandProgress::Closed(self.closed);
-            HAS_CONDITION.store(false, Ordering::Relaxed);
+        if let Some(closed) = edge.close.filter(|closed| closed.on_demand && closes_own) {
+            let progress = DemandProgress::Closed(self.closed);
+            self.demands.note(closed.asked, progress);
         }
-        let opened = edge.open.filter(|opened| opened.on_demand && opens_own);
-        if let Some(opened) = opened {
-            demand.progress = DemandProgress::Open(opened.window.first);
+        if let Some(opened) = edge.open.filter(|opened| opened.on_demand && opens_own) {
+            let progress = DemandProgress::Open(opened.window.first);
+            self.demands.note(opened.asked, progress);
         }
     }
 

@@ -99,6 +99,11 @@ pub trait Sink: Sync {
     /// Returns true if something has to be started or stopped at `point` although no window opens or closes there,
     /// such as the recording of kernels.
     fn has_edge_at(&self, point: Point) -> bool;
+    /// Returns true if work was left out when a window closed, and is to be done at the next iteration. As long as this
+    /// is so, [`Sink::has_edge_at`] returns true at the beginning of each iteration.
+    fn is_behind(&self) -> bool {
+        false
+    }
     /// Opens or closes the windows in `edge` for the profilers and the record, at the point in `place`.
     fn switch(&self, place: &Place<'_>, edge: Edge);
     /// Ends the measurements and the open iteration, before the record ends. Called when no more windows open, after

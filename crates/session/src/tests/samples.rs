@@ -32,19 +32,24 @@ fn a_window_that_is_asked_for_ends_the_sample_that_is_open() {
     let first = until_sampled(&process) - 1;
     let sample = format!("{first}-{}", first + 4999);
     calls(4, GraphLaunch);
-    assert_eq!(live::progress(), None, "nobody has asked for it");
     let next = first + 5;
-    let asked = live::ask(WindowRequest {
-        iterations: Some(2),
-        ..WindowRequest::default()
-    });
+    let ask = |first| {
+        live::ask(WindowRequest {
+            first,
+            iterations: Some(2),
+            ..WindowRequest::default()
+        })
+    };
+    let asked = ask(None).unwrap();
     let window = format!("{next}-{}", next + 1);
-    assert_eq!(asked.unwrap().to_string(), window);
+    assert_eq!(asked.window.to_string(), window);
+    assert!(ask(Some(next + 9)).is_err(), "the first request is kept");
     call(GraphLaunch);
-    assert_eq!(live::progress(), Some(DemandProgress::Open(next)));
+    let progress = || live::progress(asked.number);
+    assert_eq!(progress(), Some(DemandProgress::Open(next)));
     calls(2, GraphLaunch);
     let closed = Some(DemandProgress::Closed(Some((next, next + 1))));
-    assert_eq!(live::progress(), closed);
+    assert_eq!(progress(), closed);
     let switches = process.switches();
     assert_eq!(
         switches[..3],

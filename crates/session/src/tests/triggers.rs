@@ -4,7 +4,7 @@ use tllmprof_calls::Call::GraphLaunch;
 use tllmprof_steps::trigger::Spent;
 
 use super::{MADE, Orders, Process, call, calls};
-use crate::live::{self, WindowRequest};
+use crate::live::{self, DemandProgress, WindowRequest};
 
 /// Ends the current iteration, as if it had waited `ms` milliseconds for the GPU, and begins the next one.
 fn waited(ms: u64) {
@@ -98,13 +98,66 @@ fn a_window_that_is_asked_for_may_follow_a_triggers() {
         iterations: Some(2),
         ..WindowRequest::default()
     });
-    assert_eq!(asked.unwrap().to_string(), "8-9");
+    let asked = asked.unwrap();
+    assert_eq!(asked.window.to_string(), "8-9");
     calls(3, GraphLaunch);
     assert_eq!(
         process.switches(),
         ["In(5): open 5-7", "In(8): close 5-7 open 8-9"]
     );
-    assert_eq!(live::progress(), Some(live::DemandProgress::Open(8)));
+    assert_eq!(live::progress(asked.number), Some(DemandProgress::Open(8)));
+}
+
+#[test]
+fn of_two_windows_that_were_asked_for_each_has_its_own_progress() {
+    let process = Process::ordered(WHEN, Orders::NONE);
+    calls(5, GraphLaunch);
+    let ask = |first, iterations| {
+        let asked = live::ask(WindowRequest {
+            first: Some(first),
+            iterations: Some(iterations),
+            ..WindowRequest::default()
+        });
+        asked.unwrap().number
+    };
+    let one = ask(5, 2);
+    call(GraphLaunch);
+    let other = ask(8, 1);
+    let progress = || [one, other].map(|number| live::progress(number).unwrap());
+    assert_eq!(progress(), [DemandProgress::Open(5), DemandProgress::Waits]);
+    live::close(other); // it is not open, so nothing is closed
+    calls(2, GraphLaunch);
+    let closed = DemandProgress::Closed(Some((5, 6)));
+    assert_eq!(progress(), [closed, DemandProgress::Waits]);
+    call(GraphLaunch);
+    assert_eq!(progress(), [closed, DemandProgress::Open(8)]);
+    call(GraphLaunch);
+    assert_eq!(progress(), [closed, DemandProgress::Closed(Some((8, 8)))]);
+    assert_eq!(live::progress(other + 1), None);
+    assert_eq!(process.switches().len(), 4);
+}
+
+#[test]
+fn a_window_is_closed_early_and_the_one_behind_it_still_opens() {
+    let process = Process::ordered(WHEN, Orders::NONE);
+    calls(5, GraphLaunch);
+    let ask = |first, iterations| {
+        let asked = live::ask(WindowRequest {
+            first: Some(first),
+            iterations: Some(iterations),
+            ..WindowRequest::default()
+        });
+        asked.unwrap().number
+    };
+    let one = ask(5, 3);
+    call(GraphLaunch);
+    let other = ask(9, 1);
+    live::close(one);
+    calls(5, GraphLaunch);
+    let closed = |first, last| Some(DemandProgress::Closed(Some((first, last))));
+    assert_eq!(live::progress(one), closed(5, 5));
+    assert_eq!(live::progress(other), closed(9, 9));
+    assert_eq!(process.switches().len(), 4);
 }
 
 #[test]
@@ -116,13 +169,15 @@ fn who_has_asked_for_a_window_gets_that_and_hears_of_no_other() {
         iterations: Some(2),
         ..WindowRequest::default()
     });
-    assert_eq!(asked.unwrap().to_string(), "5-6");
+    let asked = asked.unwrap();
+    assert_eq!(asked.window.to_string(), "5-6");
     waited(30);
     calls(6, GraphLaunch);
-    let closed = Some(live::DemandProgress::Closed(Some((5, 6))));
-    assert_eq!(live::progress(), closed);
+    let closed = Some(DemandProgress::Closed(Some((5, 6))));
+    let progress = || live::progress(asked.number);
+    assert_eq!(progress(), closed);
     waited(30);
-    assert_eq!(live::progress(), closed);
+    assert_eq!(progress(), closed);
     assert_eq!(
         live::status().unwrap().window.unwrap().0.to_string(),
         "10-12"
@@ -130,10 +185,10 @@ fn who_has_asked_for_a_window_gets_that_and_hears_of_no_other() {
     // A request can stop a window that a trigger has opened, like any other window.
     assert!(live::stop());
     call(GraphLaunch);
-    assert_eq!(live::progress(), closed);
+    assert_eq!(progress(), closed);
     assert_eq!(
-        live::planned_progress(),
-        Some(live::DemandProgress::Closed(Some((10, 10))))
+        live::planned_progress(Some(10)),
+        Some(DemandProgress::Closed(Some((10, 10))))
     );
     assert_eq!(process.switches().len(), 4);
 }

@@ -399,6 +399,11 @@ impl Schedule {
                 self.rest = None;
                 self.measure(taken);
                 edge.open = self.open;
+                // A window that was requested before this one opened begins later. It takes precedence, so this window
+                // has to close in time.
+                if let Some(demanded) = self.demanded {
+                    self.make_way(demanded.first);
+                }
                 // Memory for the list of captured windows is reserved now, because this window may be closed in a
                 // signal handler, where nothing may be allocated.
                 self.captured.reserve(1);

@@ -54,12 +54,18 @@ impl Schedule {
     /// `first`. The open window closes before `first` and opens again later, unless it has reached its part
     /// with kernels. Returns true if it is interrupted.
     pub fn give_way(&mut self, first: u64) -> bool {
+        self.demanded.is_none() && self.make_way(first)
+    }
+
+    /// Does the work of [`Schedule::give_way`]. The window that begins with iteration `first` may already be stored as
+    /// the requested one.
+    pub(super) fn make_way(&mut self, first: u64) -> bool {
         let is_measuring = self.is_measuring();
         let measuring = self.length.and_then(|length| length.measuring);
         let (Some(open), Some(measuring)) = (&mut self.open, measuring) else {
             return false;
         };
-        if !is_measuring || open.goes_on || open.window.last.is_some() || self.demanded.is_some() {
+        if !is_measuring || open.goes_on || open.window.last.is_some() {
             return false;
         }
         let last = first.saturating_sub(1).max(open.window.first);
@@ -161,6 +167,16 @@ impl Schedule {
             open.asked.last = Some(last);
         }
         true
+    }
+
+    /// Makes the open window on demand end with `iteration`. Unlike [`Schedule::stop`], this does not cancel a window
+    /// on demand that has not opened.
+    pub fn stop_open(&mut self, iteration: u64) {
+        let demanded = self.demanded.take();
+        if self.open.is_some_and(|open| open.on_demand) {
+            self.stop(iteration);
+        }
+        self.demanded = demanded;
     }
 
     /// Returns true if a window that was planned by iteration numbers is open or will open.

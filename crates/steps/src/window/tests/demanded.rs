@@ -241,6 +241,26 @@ fn an_open_steady_window_gives_way_and_opens_again() {
 }
 
 #[test]
+fn a_steady_window_that_opens_after_the_request_gives_way_in_time() {
+    // The window is requested while step times still settle. The planned window opens at iteration 24.
+    let asked = window(60, 69);
+    let (closed, _) = drive_steady(400, |schedule, n| {
+        if n == 10 {
+            schedule.demand(asked).unwrap();
+        }
+    });
+    let planned = [(60, window(24, 59), false), (255, window(70, 254), false)];
+    assert_eq!(closed, [planned[0], (70, asked, true), planned[1]]);
+    // The request is cancelled. The planned window stays open.
+    let (closed, _) = drive_steady(400, |schedule, n| match n {
+        10 => schedule.demand(asked).unwrap(),
+        55 => assert!(!schedule.stop(54)),
+        _ => {}
+    });
+    assert_eq!(closed, [(244, window(24, 243), false)]);
+}
+
+#[test]
 fn a_steady_window_goes_on_where_what_it_gave_way_to_is_stopped() {
     let (closed, _) = drive_steady(400, |schedule, n| match n {
         50 => {
