@@ -24,6 +24,8 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval at which the end of the interpreter checks again if such a trace is still being written.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Length of one wait of a thread that waits forever.
+const PARKED_WAIT: Duration = Duration::from_secs(3600);
 
 lifecycle::global! {
     stage: Sinks;
@@ -35,6 +37,12 @@ lifecycle::global! {
     #[fork(reset)]
     #[restart(keep)]
     static INSIDE: AtomicU32 = AtomicU32::new(0);
+    /// Number of threads of the program that have released the GIL in the library's code, and are going to take it
+    /// again. They are not counted in `INSIDE`, because no other thread has to release the GIL for them while they do
+    /// the library's work.
+    #[fork(reset)]
+    #[restart(keep)]
+    static RELEASED: AtomicU32 = AtomicU32::new(0);
 }
 
 /// Returns true if the interpreter is ending or has ended, or if the library must not make system calls in this
@@ -89,6 +97,36 @@ pub(crate) fn inside() -> Option<Inside> {
     Flight::begin(&INSIDE, &CLOSED).map(Inside)
 }
 
+/// Runs `act` without the GIL, like [`Python::without_gil`], on a thread of the program that continues to run Python
+/// code. The end of the interpreter waits for this thread until it has the GIL again: up to 3.13, CPython would
+/// otherwise end the thread with `pthread_exit`, whose unwinding through the library's code aborts the process. Once
+/// the interpreter is ending, `act` runs with the GIL.
+pub(crate) fn without_gil<R: Send>(py: Python<'_>, act: impl FnOnce() -> R + Send) -> R {
+    let api = py.api;
+    let Some(released) = Flight::begin(&RELEASED, &CLOSED).filter(|_| api.runs()) else {
+        return act();
+    };
+    let (result, _released) = py.without_gil(move || {
+        let result = act();
+        if !api.runs() {
+            // The end of the interpreter has waited in vain, so this thread can never have the GIL again.
+            drop(released);
+            park();
+        }
+        (result, released)
+    });
+    result
+}
+
+/// Lets the calling thread wait forever, as CPython does from 3.14 on with a thread that wants the GIL of an ending
+/// interpreter.
+fn park() -> ! {
+    let never = AtomicU32::new(0);
+    loop {
+        wait(&never, 0, PARKED_WAIT);
+    }
+}
+
 /// Runs `act` with the GIL on the calling thread, which need not be a Python thread. Returns `None` if no interpreter
 /// runs, if the thread already runs Python code of the library, or if taking the GIL could deadlock.
 pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
@@ -133,25 +171,27 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
 }
 
 /// Closes the entry because the interpreter ends: no more threads may run Python code of the library. Waits for the
-/// threads that already do. The wait is limited to [`END_TIMEOUT`], or to `WRITE_TIMEOUT` while `writes` returns true,
-/// which means that PyTorch's profiler collects or writes a trace.
+/// threads that already do, and for those that have released the GIL ([`without_gil`]). The wait is limited to
+/// [`END_TIMEOUT`], or to `WRITE_TIMEOUT` while `writes` returns true, which means that PyTorch's profiler collects or
+/// writes a trace.
 pub(crate) fn close(py: Python<'_>, writes: fn() -> bool) {
     CLOSED.store(true, Ordering::SeqCst);
-    if INSIDE.load(Ordering::SeqCst) > 0 {
-        // The threads inside need the GIL to finish, so this thread releases it while it waits.
+    let counts = [&INSIDE, &RELEASED];
+    if counts.iter().any(|count| count.load(Ordering::SeqCst) > 0) {
+        // These threads need the GIL to finish, so this thread releases it while it waits.
         py.without_gil(|| {
-            await_empty(
-                &INSIDE,
-                || if writes() { WRITE_TIMEOUT } else { END_TIMEOUT },
-            )
+            let since = Instant::now();
+            for count in counts {
+                let patience = || if writes() { WRITE_TIMEOUT } else { END_TIMEOUT };
+                await_empty(count, since, patience);
+            }
         });
     }
 }
 
-/// Waits until `inside` is 0, which means that no thread runs Python code of the library any more. The wait is
-/// limited to `patience()`, whose result may change during the wait.
-fn await_empty(inside: &AtomicU32, patience: impl Fn() -> Duration) {
-    let since = Instant::now();
+/// Waits until `inside` is 0, which means that none of the threads that it counts is left. The wait ends `patience()`
+/// after `since`; the result of `patience` may change during the wait.
+fn await_empty(inside: &AtomicU32, since: Instant, patience: impl Fn() -> Duration) {
     loop {
         let count = inside.load(Ordering::SeqCst);
         let left = patience().saturating_sub(since.elapsed());
@@ -191,7 +231,7 @@ mod tests {
                 drop(flight);
             });
             let since = Instant::now();
-            await_empty(&inside, || LONG);
+            await_empty(&inside, since, || LONG);
             assert_eq!(inside.load(Ordering::SeqCst), 0);
             assert!(since.elapsed() < LONG);
         });
@@ -201,7 +241,7 @@ mod tests {
     fn closing_gives_up_after_a_while() {
         let inside = AtomicU32::new(1);
         let since = Instant::now();
-        await_empty(&inside, || Duration::from_millis(5));
+        await_empty(&inside, since, || Duration::from_millis(5));
         assert!(since.elapsed() >= Duration::from_millis(5));
         assert_eq!(inside.load(Ordering::SeqCst), 1);
     }
