@@ -139,6 +139,9 @@ fn switch(place: &Place<'_>, edge: Switched) {
         // because there was no CUDA context yet. So the start is tried again.
         open.profiling = Driver::get().is_some_and(Driver::start_profiler_late);
     }
+    if edge.open.is_none() && edge.close.is_none() {
+        state = catch_up(state, place);
+    }
     if let Point::In(iteration) = place.point {
         drop(state);
         let begins = cupti::reach(iteration, place.capturing);
@@ -174,6 +177,15 @@ fn switch(place: &Place<'_>, edge: Switched) {
     } else {
         recorder::gpu::between_iterations();
     }
+}
+
+/// Lets the add-ons do work that they had to leave out when a window closed. They run without the lock `state`.
+fn catch_up(state: Guard<'_, CaptureState>, place: &Place<'_>) -> Guard<'static, CaptureState> {
+    drop(state);
+    add_ons()
+        .filter(|add_on| add_on.is_behind())
+        .for_each(|add_on| add_on.catches_up(place));
+    STATE.lock()
 }
 
 /// Closes the open window and all NVTX ranges when the process ends, after `iterations` iterations.
@@ -350,7 +362,11 @@ impl tllmprof_session::Sink for Profilers {
     }
 
     fn has_edge_at(&self, point: Point) -> bool {
-        matches!(point, Point::In(iteration) if cupti::has_edge_at(iteration))
+        matches!(point, Point::In(iteration) if cupti::has_edge_at(iteration) || self.is_behind())
+    }
+
+    fn is_behind(&self) -> bool {
+        add_ons().any(|add_on| add_on.is_behind())
     }
 
     fn switch(&self, place: &Place<'_>, edge: Switched) {

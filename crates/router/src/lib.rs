@@ -60,6 +60,10 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(by = begins)]
     static WAITS: AtomicBool = AtomicBool::new(false);
+    /// True if a device still has balanced routers although the window has closed, because of a stream capture.
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(reset)]
+    static IS_BEHIND: AtomicBool = AtomicBool::new(false);
     /// The namespace of the Python module that replaces routers; empty until the module runs.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
@@ -154,6 +158,16 @@ impl AddOn for PerfectRouters {
     fn window_is_closed(&self, place: &Place<'_>) {
         switch(false, place.capturing);
     }
+
+    fn is_behind(&self) -> bool {
+        IS_BEHIND.load(Ordering::Relaxed)
+    }
+
+    fn catches_up(&self, place: &Place<'_>) {
+        if !place.capturing {
+            switch(false, false);
+        }
+    }
 }
 
 fn is_asked(router: PerfectRouter) -> bool {
@@ -205,6 +219,10 @@ fn switch(on: bool, capturing: bool) {
         uncounted(&mut || {
             let flag = |flag: bool| py.int(flag.into());
             call(py, &names, SWITCH, &[flag(on), flag(!capturing)]);
+            // If the routers were not switched to balanced ones, the window has learned routers as a whole. But balanced
+            // routers outside of a window would change the program's results, so switching back is tried again.
+            let is_behind = names.item(BEHIND).and_then(|behind| behind.as_int()) == Some(1);
+            IS_BEHIND.store(!on && is_behind, Ordering::Relaxed);
             if !on && !capturing {
                 call(py, &names, LOADS, &[]);
             }
@@ -216,6 +234,8 @@ fn switch(on: bool, capturing: bool) {
 const BEGIN: &CStr = c"begin";
 const SWITCH: &CStr = c"switch";
 const LOADS: &CStr = c"loads";
+/// Name of the variable in the Python source that is true if the last switch left out a device.
+const BEHIND: &CStr = c"_behind";
 const REPORT: &CStr = c"report";
 
 /// Rust functions that the Python source calls.

@@ -11,6 +11,8 @@ _LAYERS = 1024
 _active = False
 # For each device, true if the device is switched to balanced routing.
 _balanced = {}
+# True if the last switch left out a device because of a stream capture. Rust code reads this variable.
+_behind = False
 # True if the load of each expert is counted, which is needed only if the learned router also runs at times.
 _counts = False
 
@@ -162,22 +164,29 @@ def quietly(function):
 @quietly
 def switch(on, waits):
     """Switches to balanced routing, or back. `waits`: waits for the devices before and after, as routers may run on
-    any stream."""
-    global _active
-    if _active == bool(on):
+    any stream. A repeated call switches the devices that were left out before."""
+    global _active, _behind
+    on = bool(on)
+    is_first = _active != on
+    if not is_first and all(state == on for state in list(_balanced.values())):
+        _behind = False
         return
-    _active = bool(on)
+    _active, _behind = on, False
     if torch is None:
         return
     if _active:
         warn_once()
     with _lock, torch.inference_mode(False), torch.no_grad():
         for device in list(_balanced):
+            if not is_first and _balanced[device] == on:
+                continue
             if device.type != "cuda":
                 _turn(device)
                 continue
             if not waits or capturing(device):
-                warn("a stream capture is under way: the routers on %s are not switched" % device)
+                _behind = _behind or _balanced[device] != on
+                if is_first:
+                    warn("a stream capture is under way: the routers on %s are not switched" % device)
                 continue
             with torch.cuda.device(device):
                 torch.cuda.synchronize()

@@ -47,3 +47,11 @@ router.free_biases(types.SimpleNamespace(biases=(later,)))
 assert (bias.tolist(), later.tolist()) == ([0, 0, 0], [4])
 router.switch(False, True)
 assert (bias.tolist(), later.tolist()) == ([0, 5, 0], [4])
+
+# A switch back that was skipped is made up for.
+router.switch(True, True)
+assert bias.tolist() == [0, 0, 0]
+skip(False)
+router.switch(False, True)
+assert bias.tolist() == [0, 5, 0], "the device stays balanced"
+assert not router._behind
