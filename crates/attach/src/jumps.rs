@@ -31,6 +31,8 @@ use crate::traced::NotStopped;
 const STOP_TIMEOUT: Duration = Duration::from_millis(10);
 /// Maximum number of rounds. Each round stops all threads once.
 const MAX_ROUNDS: u32 = 40;
+/// Maximum time for all rounds together. A round that has begun is completed. No thread stays stopped between rounds.
+const TOTAL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause between two rounds (stops of all threads).
 const ROUND_PAUSE: Duration = Duration::from_millis(25);
 /// Maximum number of rounds (stops of all threads) that may fail because a thread did not stop in time.
@@ -75,7 +77,8 @@ pub(crate) fn write(pid: i32, library: &Path) -> Result<Hooked, JumpFailure> {
     let entries = Entries::find(pid, library).ok_or("the library's own data was not found")?;
     let mut hooked = Hooked::default();
     let (mut why, mut late, mut tries) = (None, 0, 0);
-    while tries < MAX_ROUNDS && late < MAX_LATE_ROUNDS {
+    let since = Instant::now();
+    while may_try(tries, late, since.elapsed()) {
         let wanted = entries.wanted().ok_or("its memory cannot be read")?;
         if wanted.is_empty() {
             why = None;
@@ -115,6 +118,12 @@ pub(crate) fn write(pid: i32, library: &Path) -> Result<Hooked, JumpFailure> {
     hooked.seen = count.saturating_sub(missing as u64);
     hooked.why = why;
     Ok(hooked)
+}
+
+/// Returns true if another round may be made after `tries` rounds, `late` of which have failed because a thread did not
+/// stop in time. `elapsed` is the time since the first round began.
+fn may_try(tries: u32, late: u32, elapsed: Duration) -> bool {
+    tries < MAX_ROUNDS && late < MAX_LATE_ROUNDS && elapsed < TOTAL_TIMEOUT
 }
 
 impl Entries {
@@ -232,5 +241,19 @@ impl Entries {
         let written = one.write(self.jumps + rounds as u64, &number.to_le_bytes());
         written.ok_or("the system does not let its memory be written")?;
         result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_are_limited_by_number_and_time() {
+        assert!(may_try(0, 0, Duration::ZERO));
+        assert!(may_try(MAX_ROUNDS - 1, MAX_LATE_ROUNDS - 1, Duration::ZERO));
+        assert!(!may_try(MAX_ROUNDS, 0, Duration::ZERO));
+        assert!(!may_try(MAX_LATE_ROUNDS, MAX_LATE_ROUNDS, Duration::ZERO));
+        assert!(!may_try(1, 0, TOTAL_TIMEOUT));
     }
 }

@@ -12,6 +12,7 @@ use core::time::Duration;
 use tllmprof_platform::elf::{self, ElfModule};
 use tllmprof_platform::got::{self, binding};
 use tllmprof_platform::lifecycle;
+use tllmprof_platform::log;
 use tllmprof_platform::maps::Maps;
 use tllmprof_platform::modules::{self, ARE_WATCHED};
 use tllmprof_platform::resolve;
@@ -153,12 +154,19 @@ pub fn detach() -> Result<(), &'static str> {
     let Some((slots, release)) = attached else {
         return Err("the library was preloaded when the process started, not attached");
     };
-    if !slots.put_back() {
+    let Some(left) = slots.put_back() else {
         return Err("the memory mappings of the process cannot be read: try again");
-    }
+    };
     IS_ON.store(false, Ordering::Release);
     SEEN.store(0, Ordering::Release);
     release();
+    if left > 0 {
+        log::say!(
+            Warn,
+            "detach: GOT slots that could not be restored: {left} (their memory cannot be made writable). Calls through \
+             them still pass through the library, which stays loaded"
+        );
+    }
     Ok(())
 }
 
@@ -270,10 +278,12 @@ impl Slots {
         is_complete
     }
 
-    /// Restores the patched GOT slots. Returns false, and restores none, if the process's memory mappings cannot be
-    /// read: then it is not known which pages are writable.
-    fn put_back(&mut self) -> bool {
+    /// Restores the patched GOT slots. Returns the number of slots that could not be written. They stay in the list of
+    /// patched slots, so that they are restored by a later call. Returns `None`, and restores no slot, if the process's
+    /// memory mappings cannot be read: then it is not known which pages are writable.
+    fn put_back(&mut self) -> Option<usize> {
         let mut is_done = false;
+        let mut left = Vec::new();
         let Self { hooks, led, .. } = self;
         elf::with_modules(|modules| {
             let Ok(maps) = Maps::read() else { return };
@@ -288,17 +298,19 @@ impl Slots {
                         let was = led
                             .iter()
                             .find(|led| led.place == place && led.now == value);
-                        if let Some(was) = was {
-                            got::store(&slot, was.before, &maps, &relro);
+                        if let Some(was) = was
+                            && !got::store(&slot, was.before, &maps, &relro)
+                        {
+                            left.push(place);
                         }
                     },
                 );
             }
         });
         if is_done {
-            led.clear();
+            led.retain(|slot| left.contains(&slot.place));
         }
-        is_done
+        is_done.then_some(left.len())
     }
 }
 

@@ -6,9 +6,10 @@ use tllmprof_calls::Call;
 use tllmprof_platform::elf;
 use tllmprof_platform::entry::jumps;
 use tllmprof_platform::lifecycle;
+use tllmprof_platform::log;
 
 /// Largest number of CUDA runtimes that [`FED_MODULES`] can hold.
-const MAX_RUNTIMES: usize = 32;
+const MAX_RUNTIMES: usize = 256;
 
 lifecycle::global! {
     #[fork(keep = "the child's modules are its parent's")]
@@ -29,15 +30,23 @@ pub(crate) fn feed(caller: usize, call: Call) {
             return;
         }
     }
+    log::once!(
+        Warn,
+        "over {MAX_RUNTIMES} libraries have looked up CUDA driver functions: calls of CUDA runtimes among the later ones \
+         are counted twice"
+    );
 }
 
 /// Returns true if the runtime that contains `function` reaches its driver function for `call` through this library.
 pub(crate) fn is_fed(function: usize, call: Call) -> bool {
     jumps::are_seen(call)
         || elf::containing(function).is_some_and(|module| {
-            FED_MODULES.iter().any(|(base, calls)| {
-                base.load(Ordering::Acquire) == module.start
-                    && calls.load(Ordering::Acquire) & 1 << call.index() != 0
+            let mut fed = FED_MODULES
+                .iter()
+                .map(|(base, calls)| (base.load(Ordering::Acquire), calls))
+                .take_while(|(base, _)| *base != 0);
+            fed.any(|(base, calls)| {
+                base == module.start && calls.load(Ordering::Acquire) & 1 << call.index() != 0
             })
         })
 }

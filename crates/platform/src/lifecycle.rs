@@ -23,6 +23,7 @@ use core::sync::atomic::{
     Ordering,
 };
 use core::time::Duration;
+use std::time::Instant;
 
 pub use tllmprof_sync::OnlyThread;
 use tllmprof_sync::{Lock, Published};
@@ -390,10 +391,35 @@ global! {
     static IS_CHILD: AtomicBool = AtomicBool::new(false);
 }
 
+/// The longest time for which the installation of a filter waits for the fork of another thread.
+const FORK_TIMEOUT: Duration = Duration::from_secs(1);
+/// The interval at which it checks if that fork is over.
+const FORK_CHECK_INTERVAL: Duration = Duration::from_micros(100);
+
 /// Called when the program installs a filter for system calls (seccomp). The filter may end the process at any system
 /// call that the program itself does not make. So from now on the library makes no system calls.
+///
+/// Waits for the fork of another thread, for a limited time. Otherwise the actions of that fork after it would be left
+/// out, and the locks that were taken for it would stay held in the child.
 pub fn filter_is_installed() {
+    let us = ids::thread();
+    let begin = || FORKER.compare_exchange(0, us, Ordering::AcqRel, Ordering::Acquire);
+    let since = Instant::now();
+    let mut begun = begin();
+    while begun.is_err_and(|forker| forker != us) && since.elapsed() < FORK_TIMEOUT {
+        let never = AtomicU32::new(0);
+        tllmprof_sync::wait(&never, 0, FORK_CHECK_INTERVAL);
+        begun = begin();
+    }
+    if begun.is_ok() {
+        // As long as this thread is stored in `FORKER`, no other thread's fork begins to hold locks. But the child of
+        // such a fork reads this flag, and the forking thread has entered nothing.
+        HAS_ENTERED.store(false, Ordering::Relaxed);
+    }
     IS_FILTERED.store(true, Ordering::Release);
+    if begun.is_ok() {
+        FORKER.store(0, Ordering::Release);
+    }
 }
 
 /// Returns true if the library must not make system calls.
@@ -462,7 +488,9 @@ extern "C" fn before() {
 }
 
 extern "C" fn in_parent() {
-    if is_filtered() {
+    // A filter that was installed during the fork does not matter here: the locks have to be released. Without a fork
+    // that holds locks, this function makes no system call.
+    if FORKER.load(Ordering::Acquire) == 0 {
         return;
     }
     let _errno = SavedErrno::new();
@@ -487,7 +515,8 @@ extern "C" fn in_parent() {
 /// Runs in the child of a fork, which has only one thread. Runs the hooks (actions at a fork) that set the library's
 /// state for the child. Afterwards no window (recorded interval) is open in the child.
 extern "C" fn in_child() {
-    if is_filtered() {
+    // If the fork has begun before a filter was installed, the locks that it holds have to be released.
+    if is_filtered() && FORKER.load(Ordering::Acquire) == 0 {
         return;
     }
     let _errno = SavedErrno::new();

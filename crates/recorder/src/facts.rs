@@ -79,6 +79,15 @@ pub fn thread_name(thread: u32, name: &str) -> u32 {
     era
 }
 
+/// Writes the name of a GPU, with the GPU's number. See [`Info::Gpu`] for the format.
+pub(crate) fn gpu_name(device: u8, name: &str) {
+    let id = strings::lasting_id_of(name);
+    if id != NO_STRING {
+        let number = u64::from(device) + 1;
+        write_number(Info::Gpu, (number << 32) | u64::from(id));
+    }
+}
+
 /// Writes the name of a numbered object, such as a thread or a layer of the model.
 fn write_latest(key: Info, number: u32, name: StringId) {
     writers::write_latest(&named(key, number, name));

@@ -60,7 +60,7 @@ const COUNT_EVERY: u64 = 100;
 const ANCHOR_EVERY: u64 = 10_000;
 
 lifecycle::global! {
-    /// The number of events that had been written when the window opened. Together with [`EVENT_COSTS`], it serves to
+    /// The number of events that the program's threads had written when the window opened. Together with [`EVENT_COSTS`], it serves to
     /// compute the time that the library took for the window's events.
     #[fork(keep = "stored where a window opens")]
     static EVENTS: AtomicU64 = AtomicU64::new(0);
@@ -188,7 +188,7 @@ pub fn window_opens(first: u64, past: bool) {
     writers::strings::window_opens();
     FIRST.store(first, Ordering::Relaxed);
     ENDED.store(0, Ordering::Relaxed);
-    EVENTS.store(writers::events(), Ordering::Relaxed);
+    EVENTS.store(writers::costly_events(), Ordering::Relaxed);
     write_edge(Edge::Open, opened, first, false);
     header.snapshot();
     usage::window_opens();
@@ -241,7 +241,7 @@ fn close(next: u64) -> bool {
     if let Some(header) = space::header() {
         header.add(Counter::Iterations, passed);
         header.add(Counter::IterationsPassed, passed);
-        let events = writers::events().saturating_sub(EVENTS.load(Ordering::Relaxed));
+        let events = writers::costly_events().saturating_sub(EVENTS.load(Ordering::Relaxed));
         let cost = events.saturating_mul(EVENT_COSTS.load(Ordering::Relaxed));
         header.add(Counter::OwnTicks, cost);
         header.anchor(clock::anchor());

@@ -115,6 +115,14 @@ pub fn late(event: &Event) {
     }
 }
 
+/// Records an event like [`late`], on a thread that is not the program's, such as a thread of CUPTI. Its cost does not
+/// count as time that the recorder takes on the program's threads.
+pub fn late_for_free(event: &Event) {
+    if is_on() {
+        writers::write_late_for_free(event);
+    }
+}
+
 /// Returns the number of windows opened, and how many of them are no longer in the record.
 pub fn windows() -> (u64, u64) {
     space::header().map_or((0, 0), |header| {

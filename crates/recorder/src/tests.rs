@@ -487,6 +487,19 @@ fn time_between_iterations_is_not_counted_as_the_librarys_own() {
 }
 
 #[test]
+fn events_of_threads_that_are_not_the_programs_cost_nothing() {
+    let _record = record();
+    let before = writers::costly_events();
+    let write = |write: fn(&Event)| {
+        on_a_thread(|| (0..9).for_each(|n| write(&Event::new(n, 0, What::GilHold))));
+    };
+    write(late_for_free);
+    assert_eq!(writers::costly_events(), before);
+    write(late);
+    assert_eq!(writers::costly_events(), before + 9);
+}
+
+#[test]
 fn counters_of_others_are_in_the_header() {
     let record = record();
     set(Counter::GilHandoffs, 40);

@@ -38,6 +38,10 @@ lifecycle::global! {
     /// [`lose`] was called for.
     #[fork(reset)]
     static LOST: AtomicU64 = AtomicU64::new(0);
+    /// The number of events that were written on threads other than the program's, and that cost the program's threads
+    /// no time.
+    #[fork(reset)]
+    static FREE_OF_COST: AtomicU64 = AtomicU64::new(0);
 }
 /// The number of writers that are allocated at a time: those that fit into a page of memory.
 const BATCH: usize = 4096 / size_of::<Writer>();
@@ -175,6 +179,16 @@ pub(crate) fn write_late(event: &Event) -> bool {
         return write(event);
     }
     take().is_some_and(|writer| writer.keep_there(event))
+}
+
+/// Writes an event like [`write_late`], on a thread that is not the program's. The event is not counted by
+/// [`costly_events`].
+pub(crate) fn write_late_for_free(event: &Event) -> bool {
+    let is_written = write_late(event);
+    if is_written {
+        FREE_OF_COST.fetch_add(1, Ordering::Relaxed);
+    }
+    is_written
 }
 
 /// The calling thread's writer, taken for one use: events of the thread's signal handlers are dropped while
@@ -546,11 +560,14 @@ fn in_child(_: &OnlyThread) {
     thread::leave_part::<Writer>();
 }
 
-/// Returns the number of events that all threads have written so far.
-pub(crate) fn events() -> u64 {
-    all()
-        .map(|writer| writer.kept.load(Ordering::Relaxed))
-        .sum()
+/// Returns the number of events that the program's threads have written so far. Events that were written by
+/// [`write_late_for_free`] do not count.
+pub(crate) fn costly_events() -> u64 {
+    // This number is read first. An event that is written meanwhile then counts once too often rather than making the
+    // result too small.
+    let free = FREE_OF_COST.load(Ordering::Relaxed);
+    let all = all().map(|writer| writer.kept.load(Ordering::Relaxed));
+    all.sum::<u64>().saturating_sub(free)
 }
 
 /// Measures how many ticks a thread needs to write an event, including two reads of the clock.

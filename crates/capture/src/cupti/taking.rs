@@ -190,7 +190,7 @@ fn take_down(context: *mut c_void, stream: u32, buffer: *mut u8, valid: usize) {
         }
         if lost > 0 {
             let what = What::Dropped { events: lost };
-            recorder::late(&Event::new(now.ticks, 0, what));
+            recorder::late_for_free(&Event::new(now.ticks, 0, what));
         }
     }
 }
@@ -242,7 +242,7 @@ impl Taking {
         let start = activity.start.saturating_add_signed(-self.ahead);
         let start = self.since.ticks_at(now, start);
         let event = Event::new(start, activity.end - activity.start, what);
-        recorder::late(&event);
+        recorder::late_for_free(&event);
         if scopes::are_on()
             && let ActivityDetails::Kernel { grid, node, .. } = activity.work
             && let Some((exec, node)) = scopes::node(node)
@@ -254,7 +254,7 @@ impl Taking {
                 exec,
                 node,
             };
-            recorder::late(&Event::new(start, 0, what));
+            recorder::late_for_free(&Event::new(start, 0, what));
         }
         TOTALS[total].fetch_add(1, Ordering::Relaxed);
         true

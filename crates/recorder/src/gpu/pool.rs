@@ -11,7 +11,7 @@ use core::time::Duration;
 use std::time::Instant;
 
 use tllmprof_platform::lifecycle::{self, OnlyThread};
-use tllmprof_record::{Counter, Event as Recorded, Info, What};
+use tllmprof_record::{Counter, Event as Recorded, What};
 
 use super::super::{add, clock, facts, writers};
 use super::driver::{BesideCaptures, Driver, DriverError, Pair};
@@ -336,7 +336,7 @@ impl Pool {
             && NAMED_DEVICES.fetch_or(bit, Ordering::Relaxed) & bit == 0
             && let Some(length) = driver.device_name(self.device, &mut name)
         {
-            facts::write_text(Info::Gpu, &String::from_utf8_lossy(&name[..length]));
+            facts::gpu_name(self.device, &String::from_utf8_lossy(&name[..length]));
         }
     }
 
