@@ -46,8 +46,7 @@ impl TrackKey {
         match self {
             Self::Steps { device } | Self::Stream { device, .. } => {
                 let gpu = facts.software.gpus.get(usize::from(device));
-                gpu.or(facts.software.gpus.first())
-                    .map_or_else(String::new, printable)
+                gpu.map_or_else(String::new, printable)
             }
             Self::Thread { tid } | Self::Gil { tid } => printable(facts.thread(tid)),
             Self::Ranges => String::new(),

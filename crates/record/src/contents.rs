@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
-use crate::{Damage, Entry, Event, Header, Info, Reader, Strings, What};
+use crate::{Damage, Entry, Event, Header, Info, Reader, StringId, Strings, What};
 
 /// The record of this test process. Only one test at a time can hold this value, because the record can have only
 /// one open window (a period in which events are written) at a time.
@@ -78,7 +78,7 @@ impl Contents {
     pub fn facts(&self, wanted: Info) -> Vec<&str> {
         let text = |(_, event): &(u32, Event)| match event.what {
             What::Info { key, value } if key == Some(wanted) => {
-                Some(self.strings.get(u32::try_from(value).unwrap()))
+                Some(self.strings.get(value as StringId))
             }
             _ => None,
         };

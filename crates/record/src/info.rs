@@ -58,7 +58,9 @@ infos! {
     Engine = 10,
     /// The version of the CUDA driver, a *number*: 13000 means 13.0.
     CudaDriver = 11,
-    /// The name of a GPU that the process used. May occur any number of times.
+    /// The name of a GPU that the process used: (the GPU's number + 1) << 32 | the id of a string. The number is that in
+    /// [`What::GpuSpan`](crate::What::GpuSpan). If the upper half is 0, the number is not given: then the names are in
+    /// the order of the GPUs' numbers, and a missing name is an empty string. May occur any number of times.
     Gpu = 12,
     /// The name of the process, as messages show it. In records of tllmprof it is that of `/proc/PID/comm`.
     Process = 13,

@@ -1,6 +1,5 @@
 //! Processes that share a GPU. The driver lists them; this module determines which of them belong to the run.
 
-use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
@@ -55,18 +54,16 @@ impl GpuShares {
             // Some of the run's processes may have started since the last search.
             family.search();
         }
-        let users = family.users().count();
         let mut is_ours = |pid| family.contains(pid) || self.is_task(pid);
         let ours: HashSet<_> = listed
             .iter()
             .map(|(pid, _)| *pid)
             .filter(|pid| is_ours(*pid))
             .collect();
-        for (pid, owner, sm) in owners(listed, self.is_host, users, |pid| ours.contains(&pid)) {
-            let name = match pid {
-                0 => NO_STRING,
-                _ if owner == GpuOwner::Unknown => NO_STRING,
-                _ => self.name(record, pid)?,
+        for (pid, owner, sm) in owners(listed, self.is_host, |pid| ours.contains(&pid)) {
+            let name = match owner {
+                GpuOwner::Unknown => NO_STRING,
+                GpuOwner::Run | GpuOwner::Other => self.name(record, pid)?,
             };
             let what = What::GpuProcess {
                 device,
@@ -102,42 +99,33 @@ impl GpuShares {
 }
 
 /// Returns the owner of each process that the driver lists. In a container the driver may list processes by their ids
-/// on the host, so that none of them can be identified. Then `users`, the number of the run's processes that can use a
-/// GPU, is compared with the number of listed processes. If more processes are listed, the additional ones are
-/// attributed to others, with process id 0.
+/// on the host. These ids say nothing about the processes of this PID namespace, so the owners are then unknown. The
+/// number of the run's processes does not help: some of them may not use this GPU, and processes of the same job that
+/// this command did not start are not among them.
 fn owners(
     listed: &[ListedProcess],
     is_host: bool,
-    users: usize,
     is_ours: impl Fn(u32) -> bool,
 ) -> Vec<(u32, GpuOwner, Option<u8>)> {
     // If one of the process ids that the driver lists is that of a process of the run, the driver uses the ids of this
     // PID namespace.
-    if is_host || listed.iter().any(|(pid, _)| is_ours(*pid)) {
-        let owner = |(pid, sm): &ListedProcess| match is_ours(*pid) {
-            true => (*pid, GpuOwner::Run, *sm),
-            false => (*pid, GpuOwner::Other, *sm),
-        };
-        return listed.iter().map(owner).collect();
-    }
-    // Processes that cannot be identified are sorted by their load, and the least busy ones are assumed to be those of
-    // others. So the load of others is at least as high as assumed.
-    let mut listed = listed.to_vec();
-    listed.sort_by_key(|(_, sm)| Reverse(*sm));
-    let owner = |(place, (pid, sm)): (usize, &ListedProcess)| match place < users {
-        true => (*pid, GpuOwner::Unknown, *sm),
-        false => (0, GpuOwner::Other, *sm),
+    let is_known = is_host || listed.iter().any(|(pid, _)| is_ours(*pid));
+    let owner = |pid| match is_known {
+        true if is_ours(pid) => GpuOwner::Run,
+        true => GpuOwner::Other,
+        false => GpuOwner::Unknown,
     };
-    listed.iter().enumerate().map(owner).collect()
+    let all = listed.iter().map(|(pid, sm)| (*pid, owner(*pid), *sm));
+    all.collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn found(listed: &[u32], is_host: bool, users: usize) -> Vec<(u32, GpuOwner)> {
+    fn found(listed: &[u32], is_host: bool) -> Vec<(u32, GpuOwner)> {
         let listed: Vec<_> = listed.iter().map(|pid| (*pid, Some(1))).collect();
-        let owners = owners(&listed, is_host, users, |pid| pid == 7);
+        let owners = owners(&listed, is_host, |pid| pid == 7);
         owners
             .into_iter()
             .map(|(pid, owner, _)| (pid, owner))
@@ -147,17 +135,17 @@ mod tests {
     #[test]
     fn a_process_is_the_runs_or_another_if_numbers_can_be_compared() {
         let both = [(7, GpuOwner::Run), (9, GpuOwner::Other)];
-        assert_eq!(found(&[7, 9], true, 1), both);
-        assert_eq!(found(&[7, 9], false, 1), both, "7 shows the namespace");
-        assert_eq!(found(&[9], true, 1), [(9, GpuOwner::Other)]);
+        assert_eq!(found(&[7, 9], true), both);
+        assert_eq!(found(&[7, 9], false), both, "7 shows the namespace");
+        assert_eq!(found(&[9], true), [(9, GpuOwner::Other)]);
     }
 
     #[test]
-    fn numbers_of_the_host_say_only_how_many_processes_there_are() {
-        assert_eq!(found(&[900], false, 1), [(900, GpuOwner::Unknown)]);
+    fn owners_are_unknown_if_the_driver_lists_numbers_of_the_host() {
+        assert_eq!(found(&[900], false), [(900, GpuOwner::Unknown)]);
         assert_eq!(
-            found(&[900, 901], false, 1),
-            [(900, GpuOwner::Unknown), (0, GpuOwner::Other)]
+            found(&[900, 901], false),
+            [(900, GpuOwner::Unknown), (901, GpuOwner::Unknown)]
         );
     }
 }

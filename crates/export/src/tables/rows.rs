@@ -119,7 +119,7 @@ fn process(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::Resu
         texts.add(&facts.asked.windows),
         texts.add(&facts.software.library),
         texts.add(&facts.software.python),
-        texts.add(&facts.software.gpus.join(", ")),
+        texts.add(&facts.software.known_gpus().join(", ")),
         facts.software.cuda_driver.into(),
         texts.add(&facts.boot),
         Cell::Int(process.record.unix_minus_monotonic),

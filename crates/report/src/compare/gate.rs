@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::{Comparison, Measure};
 use crate::numbers::bootstrap::Change;
+use crate::numbers::parts::PartChange;
 
 /// Names that conditions may use, each with the name of its measure (a measured quantity) in the
 /// comparison.
@@ -135,19 +136,21 @@ impl Comparison {
     }
 
     fn change_of(&self, name: &str) -> Option<Change> {
-        let part = |parts: &[crate::numbers::parts::PartChange], name: &str| {
-            let mut parts = parts.iter();
-            parts
-                .find(|part| part.name == name || part.label == name)?
-                .change
+        match self.part_of(name) {
+            Some(part) => part.change,
+            None => Some(self.measure_of(name)?.change),
+        }
+    }
+
+    /// Returns the kernel or layer that a condition calls `name`; `None` if the comparison does not have it, or if
+    /// `name` is that of a measure.
+    fn part_of(&self, name: &str) -> Option<&PartChange> {
+        let (parts, name) = match name.strip_prefix("kernel:") {
+            Some(name) => (&self.kernels, name),
+            None => (&self.layers, name.strip_prefix("layer:")?),
         };
-        if let Some(name) = name.strip_prefix("kernel:") {
-            return part(&self.kernels, name);
-        }
-        if let Some(name) = name.strip_prefix("layer:") {
-            return part(&self.layers, name);
-        }
-        Some(self.measure_of(name)?.change)
+        let mut parts = parts.iter();
+        parts.find(|part| part.name == name || part.label == name)
     }
 
     /// Returns the measure that a condition calls `name`; `None` if the runs do not both have it, or if `name` is that
@@ -159,13 +162,14 @@ impl Comparison {
 
     /// Returns the reason why the change of the quantity `name` has no confidence interval.
     fn why_no_interval(&self, name: &str) -> &'static str {
-        let has_few = |measure: &Measure| {
-            let fewest = measure.base_iterations.min(measure.other_iterations);
-            fewest < measure.statistic.least()
+        let is_few = match self.part_of(name) {
+            Some(part) => part.is_few,
+            None => self.measure_of(name).is_some_and(|measure| measure.is_few),
         };
-        match self.measure_of(name).is_some_and(has_few) {
-            true => "there are too few iterations",
-            false => "the interval is not known",
+        match (is_few, self.runs) {
+            (true, [1, 1]) => "there are too few iterations",
+            (true, _) => "there are too few runs",
+            (false, _) => "the interval is not known",
         }
     }
 }

@@ -139,6 +139,9 @@ struct Measure {
     base: f64,
     other: f64,
     change: Change,
+    /// True if there are too few iterations or runs for an interval of the change.
+    #[serde(skip)]
+    is_few: bool,
     /// Number of the base's iterations for which the quantity was measured.
     base_iterations: usize,
     other_iterations: usize,
@@ -177,6 +180,9 @@ struct RankChange {
     #[serde(rename = "other_per_second")]
     other: f64,
     change: Change,
+    /// True if there are too few iterations for an interval of the change.
+    #[serde(skip)]
+    is_few: bool,
 }
 
 /// The effect of balanced routing (the same number of tokens for each expert) compared with the
@@ -446,6 +452,7 @@ fn times([base, other]: [&Pace; 2], is_of_trace: bool, measures: &mut Vec<Measur
         base: base.rate(),
         other: other.rate(),
         change: rate_change(base, other),
+        is_few: are_few(base, other),
         base_iterations: base.periods.len(),
         other_iterations: other.periods.len(),
     });
@@ -507,6 +514,11 @@ fn rate_change(base: &Pace, other: &Pace) -> Change {
             .filter(|(low, _)| *low > -1.0)
             .map(|(low, high)| (rate(high), rate(low))),
     }
+}
+
+/// Returns true if one of the runs has too few iterations for an interval of the rate's change.
+fn are_few(base: &Pace, other: &Pace) -> bool {
+    base.periods.len().min(other.periods.len()) < Statistic::Mean.least()
 }
 
 /// Adds GPU times to `measures`, and notes about them to `notes`. `is_alike` is true if the batches of the two runs
@@ -584,6 +596,7 @@ fn measure(
             base: statistic.compute(base),
             other: statistic.compute(other),
             change,
+            is_few: base.len().min(other.len()) < statistic.least(),
             base_iterations: base.len(),
             other_iterations: other.len(),
         });
@@ -600,6 +613,7 @@ fn rank_changes(paces: &[BTreeMap<u64, Pace>; 2]) -> Vec<RankChange> {
             base: base.rate(),
             other: other.rate(),
             change: rate_change(base, other),
+            is_few: are_few(base, other),
         })
         .collect()
 }

@@ -131,7 +131,7 @@ fn unlike_conditions(processes: [&Process; 2]) -> Vec<String> {
         differ.then(|| format!("{what} differ: {base} and {other}"))
     };
     let software = [
-        texts("the GPUs", |one| one.facts.software.gpus.join(", ")),
+        texts("the GPUs", |one| one.facts.software.known_gpus().join(", ")),
         texts("the CUDA drivers", |one| {
             let version = one.facts.software.cuda_driver;
             let text = |version| format!("{}.{}", version / 1000, version % 1000 / 10);

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::verdict::NOT_KNOWN;
 use super::why::{CauseView, RankedCauses};
 use super::{Comparison, MIN_DIFFERENCE, Outcome, Side, Unit};
 use crate::numbers::bootstrap::Change;
@@ -114,6 +115,7 @@ impl Comparison {
                 &value(measure.base),
                 &value(measure.other),
                 Some(measure.change),
+                measure.is_few,
                 lines,
             );
         }
@@ -177,6 +179,7 @@ impl Comparison {
                 &rate(rank.base),
                 &rate(rank.other),
                 Some(rank.change),
+                rank.is_few,
                 lines,
             );
         }
@@ -241,6 +244,7 @@ fn parts(what: &str, parts: &[PartChange], lines: &mut Lines) {
             &time(part.base),
             &time(part.other),
             part.change,
+            part.is_few,
             lines,
         );
         if let Some(often) = often(part, lines) {
@@ -294,12 +298,17 @@ fn heading(what: &str, lines: &mut Lines) {
     ));
 }
 
-fn row(name: &str, base: &str, other: &str, change: Option<Change>, lines: &mut Lines) {
+/// Adds a row with a change and its interval. `is_few` is true if there are too few values for an interval.
+fn row(
+    name: &str,
+    base: &str,
+    other: &str,
+    change: Option<Change>,
+    is_few: bool,
+    lines: &mut Lines,
+) {
     let shown = change.map_or_else(String::new, |change| Signed(change.relative).to_string());
-    let interval = change.map_or_else(String::new, |change| match change.interval {
-        Some((low, high)) => format!("[{:+.1}, {:+.1}]", low * 100.0, high * 100.0),
-        None => "too few to say".to_owned(),
-    });
+    let interval = change.map_or_else(String::new, |change| interval(change, is_few));
     // Print a name that is too long for its column on a line of its own, so that the figures stay
     // in their columns.
     let name = match name.chars().count() > NAME_WIDTH {
@@ -312,6 +321,15 @@ fn row(name: &str, base: &str, other: &str, change: Option<Change>, lines: &mut 
     lines.add(format_args!(
         "{name:<NAME_WIDTH$}{base:>10}{other:>10}{shown:>10} {interval:>15}"
     ));
+}
+
+/// Returns the interval of a change in percent, or the reason why there is none.
+fn interval(change: Change, is_few: bool) -> String {
+    match (change.interval, is_few) {
+        (Some((low, high)), _) => format!("[{:+.1}, {:+.1}]", low * 100.0, high * 100.0),
+        (None, true) => "too few to say".to_owned(),
+        (None, false) => NOT_KNOWN.to_owned(),
+    }
 }
 
 /// A relative change (0.02 is 2 %), shown in percent with its sign.
@@ -332,6 +350,19 @@ impl fmt::Display for Signed {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_missing_interval_has_its_reason() {
+        let change = |interval| Change {
+            relative: 0.1,
+            interval,
+        };
+        let known = change(Some((0.05, 0.15)));
+        assert_eq!(interval(known, false), "[+5.0, +15.0]");
+        assert_eq!(interval(change(None), true), "too few to say");
+        assert_eq!(interval(change(None), false), "not known");
+        assert!(Outcome::NoInterval.to_string().ends_with("not known"));
+    }
 
     #[test]
     fn changes_fit_their_column() {

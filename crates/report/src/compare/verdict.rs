@@ -25,6 +25,9 @@ const VERDICT_WIDTH_RATIO: f64 = 3.5 / 1.96;
 /// confidence interval.
 const DETECTABLE_RATIO: f64 = (3.5 + 0.842) / 1.96;
 
+/// Text for a missing confidence interval, if enough values were measured.
+pub(super) const NOT_KNOWN: &str = "not known";
+
 /// The verdict on the other run's rate (iterations per second), relative to the base. Changes are fractions. Intervals
 /// are 95 % confidence intervals.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -229,7 +232,7 @@ impl fmt::Display for Outcome {
                 change * 100.0,
                 Interval(interval)
             ),
-            Self::NoInterval => f.write_str("cannot tell: the interval of the change is not known"),
+            Self::NoInterval => write!(f, "cannot tell: the interval of the change is {NOT_KNOWN}"),
             Self::NoIterations => f.write_str(
                 "no verdict: no iterations were found in these traces (--step names what one is)",
             ),

@@ -15,7 +15,7 @@ use crate::collectives::names::find_row;
 use crate::events::kernel_name;
 use crate::layers::starred;
 use crate::ledger::difference::{WAITING, cause};
-use crate::ledger::{LedgerKind, LedgerRow};
+use crate::ledger::{LedgerKind, LedgerRow, shown_causes, unfold};
 use crate::process::Process;
 
 /// Prefix of ledger rows for GPU work. A ledger divides the time of iterations by cause, one row
@@ -27,7 +27,14 @@ const OTHER_WORK: &str = "other work";
 /// Name of the ledger row that collects small causes other than GPU work.
 const OTHER: &str = "other";
 /// Names of the ledger rows that each collect several small or unknown causes.
-const COLLECTED: [&str; 3] = [OTHER_WORK, OTHER, "unknown"];
+const COLLECTED: [&str; 6] = [
+    OTHER_WORK,
+    OTHER,
+    "unknown",
+    "Python: other functions",
+    "native: other functions",
+    "asleep or blocked elsewhere",
+];
 
 /// Name of the ledger row for the time that the host spends in launches.
 const LAUNCHING: &str = cause::LAUNCHING;
@@ -233,19 +240,27 @@ fn kernels(runs: &WeightedRuns<'_>) -> KernelAmounts {
     all
 }
 
-/// Returns the rows of both sides' ledgers (times of iterations by cause), as means over each
-/// side's runs.
+/// One list of a process's ledger: its rows, the causes without a row of their own, and the number of iterations that
+/// the list is based on.
+fn list(view: CauseView, process: &Process) -> (&[LedgerRow], &[LedgerRow], u64) {
+    let ledger = &process.ledger;
+    match view {
+        CauseView::Gpu => (&ledger.gpu, &ledger.folded.gpu, ledger.gpu_iterations),
+        CauseView::Host => (&ledger.host, &ledger.folded.host, ledger.host_iterations),
+    }
+}
+
+/// Returns the rows of both sides' ledgers (times of iterations by cause), as means over each side's runs. A cause with
+/// a row in one of the ledgers is looked up in the others, in which it may be too small for a row of its own.
 fn parts(view: CauseView, sides: [&WeightedRuns<'_>; 2]) -> PartAmounts {
     let mut parts = PartAmounts::new();
     let kernels = sides.map(kernels);
+    let all = sides.into_iter().flatten();
+    let wanted = shown_causes(all.map(|(process, _)| list(view, process).0));
     for (side, runs) in sides.into_iter().enumerate() {
         for (process, _) in runs {
-            let ledger = &process.ledger;
-            let (rows, iterations) = match view {
-                CauseView::Gpu => (&ledger.gpu, ledger.gpu_iterations),
-                CauseView::Host => (&ledger.host, ledger.host_iterations),
-            };
-            for row in rows {
+            let (shown, folded, iterations) = list(view, process);
+            for row in &unfold(shown, folded, &wanted) {
                 let (kind, name) = kind_of(view, row);
                 let key = kernel_name::comparable(name);
                 let known = kernels.iter().find_map(|side| side.get(&key));

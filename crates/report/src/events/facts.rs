@@ -92,7 +92,8 @@ pub struct Software {
     pub library: String,
     /// The version of Python in the process; empty if the process has no Python interpreter.
     pub python: String,
-    /// The names of the GPUs that the process used.
+    /// The names of the GPUs that the process used. The index is the GPU's number. The name of a GPU that the process
+    /// did not use, or whose name is not known, is empty.
     #[serde(skip)]
     pub gpus: Vec<String>,
     /// The NUMA nodes of the GPUs, as texts in the form of [`Info::GpuNode`].
@@ -100,6 +101,30 @@ pub struct Software {
     pub gpu_nodes: Vec<String>,
     /// The CUDA version of the driver, as 1000 × major + 10 × minor: 12040 is version 12.4. `null` if it is not known.
     pub cuda_driver: Option<u64>,
+}
+
+impl Software {
+    /// Returns the known names of the GPUs that the process used, in the order of the GPUs' numbers.
+    #[must_use]
+    pub fn known_gpus(&self) -> Vec<&str> {
+        let names = self.gpus.iter().map(String::as_str);
+        names.filter(|name| !name.is_empty()).collect()
+    }
+
+    /// Adds the name of a GPU. `number` is the GPU's number plus 1. If it is 0, the record does not state the number,
+    /// and the GPU is the one after the last GPU so far.
+    fn add_gpu(&mut self, number: u64, name: String) {
+        let place = match number.checked_sub(1).map(u8::try_from) {
+            None => self.gpus.len(),
+            Some(Ok(device)) => usize::from(device),
+            // No event can refer to a GPU with such a number.
+            Some(Err(_)) => return,
+        };
+        if place >= self.gpus.len() {
+            self.gpus.resize(place + 1, String::new());
+        }
+        self.gpus[place] = name;
+    }
 }
 
 /// The settings of tllmprof in a process.
@@ -248,7 +273,7 @@ impl RawFacts {
                 Info::Engine => facts.engine = text(),
                 Info::CudaDriver => facts.software.cuda_driver = Some(*value),
                 Info::GpuNode => facts.software.gpu_nodes.push(text()),
-                Info::Gpu => facts.software.gpus.push(text()),
+                Info::Gpu => facts.software.add_gpu(*value >> 32, text()),
                 Info::Thread => pythons.push(((*value >> 32) as u32, name(&text()))),
                 Info::Process => facts.process = text(),
                 Info::Setting => facts.asked.settings.push(text()),
@@ -374,5 +399,30 @@ pub fn range_name(strings: &Strings, domain: StringId, id: StringId) -> String {
     match domain {
         NO_STRING => text,
         _ => format!("{text}@{}", name(strings.get(domain))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_has_the_name_that_the_record_gives_its_number() {
+        let names = |added: &[(u64, &str)]| {
+            let mut software = Software::default();
+            for (number, name) in added {
+                software.add_gpu(*number, (*name).to_owned());
+            }
+            software
+        };
+        // The process used GPU 2 before GPU 0.
+        let software = names(&[(3, "H200"), (1, "L4")]);
+        assert_eq!(software.gpus, ["L4", "", "H200"]);
+        assert_eq!(software.known_gpus(), ["L4", "H200"]);
+        assert_eq!(
+            names(&[(0, "L4"), (0, ""), (0, "H200")]).gpus,
+            ["L4", "", "H200"]
+        );
+        assert!(names(&[(u64::from(u32::MAX), "L4")]).gpus.is_empty());
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::events::idle::IdleSpans;
+use crate::events::idle::{Gap, GapWalk, IdleSpans};
 use crate::events::spans::Span;
 
 /// Maximum number of spans to store. Further spans are only counted, in [`GpuSpans::left_out`].
@@ -37,6 +37,22 @@ pub(crate) struct GpuIdle {
     pub is_measured: bool,
 }
 
+impl From<Gap<u64>> for GpuIdle {
+    /// Returns the idle time of a gap between spans, which are labelled with the numbers of their iterations.
+    fn from(gap: Gap<u64>) -> Self {
+        // The GPU times of only some iterations may have been measured. If the work before and after this idle time is
+        // of iterations in sequence, no work is missing between them.
+        let is_measured = match (gap.before, gap.after) {
+            (Some(before), Some(after)) => after <= before.saturating_add(1),
+            _ => false,
+        };
+        Self {
+            span: gap.span,
+            is_measured,
+        }
+    }
+}
+
 /// The spans of a record: one for each stream and each iteration in which the stream had work.
 #[derive(Debug, Default)]
 pub(crate) struct GpuSpans {
@@ -58,26 +74,13 @@ impl GpuSpans {
     pub(crate) fn idle(&self) -> Vec<GpuIdle> {
         let mut spans: Vec<_> = self.spans.iter().collect();
         spans.sort_unstable_by_key(|span| span.start);
+        let mut gaps = GapWalk::default();
         let mut idle = Vec::new();
-        let mut before: Option<u64> = None;
-        let mut until = 0;
         for span in &spans {
-            if span.start > until {
-                // The GPU times of only some iterations may have been measured. If the work before and after this idle
-                // time is of iterations in sequence, no work is missing between them.
-                let is_measured = before.is_some_and(|before| span.iteration <= before + 1);
-                let (start, end) = (until, span.start);
-                let span = Span { start, end };
-                idle.push(GpuIdle { span, is_measured });
-            }
-            until = until.max(span.span().end);
-            before = before.max(Some(span.iteration));
+            idle.extend(gaps.work(span.span(), span.iteration).map(GpuIdle::from));
         }
-        if before.is_some() {
-            let (start, end) = (until, u64::MAX);
-            let span = Span { start, end };
-            let is_measured = false;
-            idle.push(GpuIdle { span, is_measured });
+        if !spans.is_empty() {
+            idle.push(GpuIdle::from(gaps.last()));
         }
         idle
     }

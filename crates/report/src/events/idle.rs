@@ -1,5 +1,5 @@
-//! Idle times of a GPU, on two clocks: on `CLOCK_MONOTONIC` ([`IdleSpans`]), and on a clock that runs only during the
-//! iterations of a thread ([`Idle`]). Times on both clocks are in nanoseconds.
+//! Idle times of a GPU, on two clocks: on `CLOCK_MONOTONIC` ([`GapWalk`], [`IdleSpans`]), and on a clock that runs only
+//! during the iterations of a thread ([`Idle`]). Times on both clocks are in nanoseconds.
 
 use std::cell::Cell;
 
@@ -9,33 +9,90 @@ use crate::events::spans::Span;
 /// during these.
 const MAX_SPANS: usize = 1 << 22;
 
+/// A time in which no work ran.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Gap<T> {
+    pub span: Span,
+    /// The largest label of all work before the gap; `None` if there is no work before it.
+    pub before: Option<T>,
+    /// The label of the work that ends the gap; `None` if there is no work after it.
+    pub after: Option<T>,
+}
+
+/// Finds the gaps between labelled pieces of work that arrive in the order of their starts. Pieces may overlap.
+#[derive(Debug)]
+pub(crate) struct GapWalk<T> {
+    /// Latest end of the work that was added so far.
+    until: u64,
+    /// The largest label of the work that was added so far.
+    largest: Option<T>,
+}
+
+impl<T> Default for GapWalk<T> {
+    fn default() -> Self {
+        Self {
+            until: 0,
+            largest: None,
+        }
+    }
+}
+
+impl<T: Copy + Ord> GapWalk<T> {
+    /// Adds a piece of work, which must not begin earlier than the pieces of work that were added before. Returns the
+    /// gap that the piece ends; `None` if there is no gap before it. The first gap begins at 0.
+    pub(crate) fn work(&mut self, work: Span, label: T) -> Option<Gap<T>> {
+        let gap = (work.start > self.until).then_some(Gap {
+            span: Span {
+                start: self.until,
+                end: work.start,
+            },
+            before: self.largest,
+            after: Some(label),
+        });
+        self.until = self.until.max(work.end);
+        self.largest = self.largest.max(Some(label));
+        gap
+    }
+
+    /// Returns the gap after all work. Its end is `u64::MAX`.
+    pub(crate) fn last(&self) -> Gap<T> {
+        Gap {
+            span: Span {
+                start: self.until,
+                end: u64::MAX,
+            },
+            before: self.largest,
+            after: None,
+        }
+    }
+}
+
 /// The idle times of a GPU, in order: the gaps between its pieces of work, and the times before the first piece and
 /// after the last one.
 #[derive(Debug, Default)]
 pub(crate) struct IdleSpans {
     spans: Vec<Span>,
-    until: u64,
+    gaps: GapWalk<()>,
 }
 
 impl IdleSpans {
     /// Adds a piece of work, which must not begin earlier than the pieces of work that were added before.
     pub(crate) fn work(&mut self, work: Span) {
-        if work.start > self.until && self.spans.len() < MAX_SPANS {
-            self.spans.push(Span {
-                start: self.until,
-                end: work.start,
-            });
-        }
-        self.until = self.until.max(work.end);
+        let gap = self.gaps.work(work, ());
+        self.add(gap.map(|gap| gap.span));
     }
 
     /// Returns the idle times. The last one begins at the end of the last work, and its end is `u64::MAX`.
     pub(crate) fn finish(mut self) -> Vec<Span> {
-        if self.spans.len() < MAX_SPANS {
-            let (start, end) = (self.until, u64::MAX);
-            self.spans.push(Span { start, end });
-        }
+        let last = self.gaps.last().span;
+        self.add(Some(last));
         self.spans
+    }
+
+    fn add(&mut self, span: Option<Span>) {
+        if self.spans.len() < MAX_SPANS {
+            self.spans.extend(span);
+        }
     }
 }
 
@@ -105,6 +162,22 @@ impl Idle {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gap_has_the_labels_of_the_work_around_it() {
+        let mut gaps = GapWalk::default();
+        let mut work = |start, end, label| {
+            let gap = gaps.work(Span { start, end }, label)?;
+            Some((gap.span.start, gap.span.end, gap.before, gap.after))
+        };
+        assert_eq!(work(10, 40, 2), Some((0, 10, None, Some(2))));
+        assert_eq!(work(20, 30, 5), None);
+        assert_eq!(work(40, 50, 3), None);
+        assert_eq!(work(60, 70, 4), Some((50, 60, Some(5), Some(4))));
+        let last = gaps.last();
+        assert_eq!((last.span.start, last.span.end), (70, u64::MAX));
+        assert_eq!((last.before, last.after), (Some(5), None));
+    }
 
     #[test]
     fn idle_is_what_no_work_covers() {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::{KernelTotal, Kernels};
 use crate::events::kernel_name;
-use crate::numbers::parts::{Part, PartChange, change};
+use crate::numbers::parts::{Part, PartChange, are_few, change};
 
 /// Maximum number of kernels in the comparison. If there are more, the comparison shows those whose time per iteration
 /// differs most.
@@ -59,6 +59,7 @@ pub(crate) fn changes(runs: [&Kernels; 2], asked: &[&str]) -> Vec<PartChange> {
                 count as f64 / steps[side] as f64
             })),
             change: change(sides.map(|kernel| kernel.map(part)), steps),
+            is_few: are_few(steps),
         })
         .collect()
 }

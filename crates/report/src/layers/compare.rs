@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::{Layers, parent, starred};
-use crate::numbers::parts::{Part, PartChange, change};
+use crate::numbers::parts::{Part, PartChange, are_few, change};
 use crate::numbers::units::Share;
 
 /// Maximum number of layers in the comparison, not counting layers that the user asked for by name. If there are more,
@@ -98,6 +98,7 @@ pub(crate) fn changes(sides: [&Layers; 2], steps: [u64; 2], asked: &[&str]) -> V
         base,
         other,
         change: change(sides.map(|layers| part(layers, name)), steps),
+        is_few: are_few(steps),
     });
     rows.collect()
 }

@@ -1,9 +1,9 @@
 //! Comparison of the host's time in two runs: of the times of functions, which come from sampled stacks, and of the
 //! times of other causes, such as CUDA calls.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Ledger, LedgerKind, LedgerRow};
+use super::{Ledger, LedgerKind, LedgerRow, shown_causes, unfold};
 use crate::events::samples::SampleCounts;
 use crate::numbers::bootstrap::Change;
 use crate::numbers::parts::PartChange;
@@ -32,9 +32,10 @@ pub(crate) fn changes(runs: [(&Ledger, SampleCounts); 2]) -> Vec<PartChange> {
     if !runs.iter().all(|(_, counts)| counts.enough()) {
         return Vec::new();
     }
+    let wanted = shown_causes(runs.map(|(ledger, _)| &ledger.host[..]));
     let mut by_name: BTreeMap<String, [FunctionTime; 2]> = BTreeMap::new();
     for (side, (ledger, counts)) in runs.into_iter().enumerate() {
-        for (name, row) in rows(ledger, counts) {
+        for (name, row) in rows(ledger, counts, &wanted) {
             by_name.entry(name).or_default()[side] = row;
         }
     }
@@ -47,6 +48,7 @@ pub(crate) fn changes(runs: [(&Ledger, SampleCounts); 2]) -> Vec<PartChange> {
             base: base.ns,
             other: other.ns,
             change,
+            is_few: false,
         })
     });
     let mut all: Vec<_> = all.collect();
@@ -59,11 +61,13 @@ pub(crate) fn changes(runs: [(&Ledger, SampleCounts); 2]) -> Vec<PartChange> {
 /// Returns the changes of all causes in the host's ledger except the functions that only samples show, the largest
 /// difference first. The changes have no confidence interval, because two single runs do not show how much runs vary.
 pub(crate) fn causes(runs: [&Ledger; 2]) -> Vec<PartChange> {
+    let wanted = shown_causes(runs.map(|ledger| &ledger.host[..]));
+    let hosts = runs.map(|ledger| unfold(&ledger.host, &ledger.folded.host, &wanted));
     let mut by_name: BTreeMap<&str, [f64; 2]> = BTreeMap::new();
-    for (side, ledger) in runs.into_iter().enumerate() {
+    for (side, (ledger, host)) in runs.into_iter().zip(&hosts).enumerate() {
         let is_sampled =
             |row: &LedgerRow| matches!(row.kind, LedgerKind::Python | LedgerKind::Native);
-        for row in ledger.host.iter().filter(|row| !is_sampled(row)) {
+        for row in host.iter().filter(|row| !is_sampled(row)) {
             by_name.entry(&row.cause).or_default()[side] += ns_of(row, ledger);
         }
     }
@@ -79,6 +83,7 @@ pub(crate) fn causes(runs: [&Ledger; 2]) -> Vec<PartChange> {
                 relative: other / base - 1.0,
                 interval: None,
             }),
+            is_few: false,
         })
         .collect();
     let differs = |one: &PartChange| (one.other - one.base).abs();
@@ -86,9 +91,11 @@ pub(crate) fn causes(runs: [&Ledger; 2]) -> Vec<PartChange> {
     all
 }
 
-/// Returns the mean time of a cause per iteration, in nanoseconds; `None` if the ledger has no row for the cause.
+/// Returns the mean time of a cause per iteration, in nanoseconds; `None` if the ledger does not have the cause. The
+/// ledger may have it without a row of its own.
 pub(crate) fn time(ledger: &Ledger, cause: &str) -> Option<f64> {
-    let row = ledger.host.iter().find(|row| row.cause == cause)?;
+    let mut rows = ledger.host.iter().chain(&ledger.folded.host);
+    let row = rows.find(|row| row.cause == cause)?;
     Some(ns_of(row, ledger))
 }
 
@@ -97,22 +104,28 @@ fn ns_of(row: &LedgerRow, ledger: &Ledger) -> f64 {
 }
 
 /// Returns the rows of the host's ledger whose time may come from samples: functions, and the time in which the thread
-/// was asleep or had no processor. Each row has its estimated number of samples.
-fn rows(ledger: &Ledger, counts: SampleCounts) -> Vec<(String, FunctionTime)> {
+/// was asleep or had no processor. Each row has its estimated number of samples. Causes in `wanted` have a row of their
+/// own even if they are small.
+fn rows(
+    ledger: &Ledger,
+    counts: SampleCounts,
+    wanted: &BTreeSet<(LedgerKind, &str)>,
+) -> Vec<(String, FunctionTime)> {
     // No samples are counted in waits for requests. So a row's part of the samples is the row's share of the time
     // without these waits.
     let worked = 1.0 - ledger.host_share(LedgerKind::Requests);
-    let rows = ledger.host.iter().filter_map(move |row| {
+    let host = unfold(&ledger.host, &ledger.folded.host, wanted);
+    let rows = host.into_iter().filter_map(move |row| {
         let samples = match row.kind {
             LedgerKind::Python | LedgerKind::Blocked | LedgerKind::Delayed => counts.samples,
             LedgerKind::Native => counts.samples.max(counts.native),
             _ => return None,
         };
         let row_of = FunctionTime {
-            ns: ns_of(row, ledger),
+            ns: ns_of(&row, ledger),
             samples: samples as f64 * row.share / worked.max(f64::EPSILON),
         };
-        Some((row.cause.clone(), row_of))
+        Some((row.cause, row_of))
     });
     rows.collect()
 }

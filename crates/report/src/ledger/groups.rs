@@ -13,7 +13,10 @@ use super::host::{GroupedIteration, Sums};
 use super::keys::{HostCause, NameSources};
 use super::split::CausePart;
 use super::times::Times;
-use super::{Basis, CauseTime, IDLE, Ledger, LedgerDetails, LedgerKind, LedgerRow, kinds, rows};
+use super::{
+    Basis, CauseTime, FoldedCauses, IDLE, Ledger, LedgerDetails, LedgerKind, SplitCauses, kinds,
+    rows,
+};
 use crate::events::busy::DeviceActivity;
 use crate::events::busy::work_name;
 use crate::events::iteration::GpuFrom;
@@ -180,16 +183,27 @@ impl Groups {
         let host = self.spent(&hosts, sums, named).into_iter();
         let host = host.map(|(spent, times)| named.time(spent, times.all));
         let host: Vec<_> = host.collect();
+        let host_kinds = kinds(&host);
+        let (host, gpu) = (rows(host), self.gpu(&of_gpu, sums, named));
+        // Only the ledgers of all windows are compared with those of other runs.
+        let folded = match window {
+            None => FoldedCauses {
+                host: host.folded,
+                gpu: gpu.folded,
+            },
+            Some(_) => FoldedCauses::default(),
+        };
         Ledger {
             iterations: self.sum(&self.chosen(window, |_| true)).iterations,
             host_iterations: self.sum(&hosts).iterations,
-            host_kinds: kinds(&host),
-            host: rows(host),
+            host_kinds,
+            host: host.shown,
             gpu_iterations: self.sum(&of_gpu).iterations,
             gpu_from: self.basis,
-            gpu: self.gpu(&of_gpu, sums, named),
+            gpu: gpu.shown,
             stretched: self.is_stretched(window),
             details: LedgerDetails::default(),
+            folded,
         }
     }
 
@@ -330,7 +344,7 @@ impl Groups {
         self.sum(groups).took.saturating_sub(worked)
     }
 
-    fn gpu(&self, groups: &[usize], sums: &Sums, named: NameSources<'_>) -> Vec<LedgerRow> {
+    fn gpu(&self, groups: &[usize], sums: &Sums, named: NameSources<'_>) -> SplitCauses {
         let took = self.sum(groups).took;
         let mut times = self.worked(groups, named);
         let busy: u64 = times.iter().map(|row| row.ns).sum();

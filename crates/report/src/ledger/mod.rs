@@ -15,7 +15,7 @@ mod split;
 pub(crate) mod text;
 mod times;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -68,6 +68,9 @@ pub struct Ledger {
     pub stretched: bool,
     #[serde(skip)]
     pub details: LedgerDetails,
+    /// The causes without a row of their own. The ledger of a single window does not have them.
+    #[serde(skip)]
+    pub folded: FoldedCauses,
     /// The share of the host's time by kind of cause, including causes that are too small for a row.
     #[serde(skip)]
     pub host_kinds: BTreeMap<LedgerKind, f64>,
@@ -81,6 +84,8 @@ impl Ledger {
         self.host_kinds.clear();
         self.host_iterations = 0;
         let is_idle = |row: &LedgerRow| row.kind == LedgerKind::Idle;
+        self.folded.host.clear();
+        self.folded.gpu.retain(|row| !is_idle(row));
         let idle = self.gpu.iter().filter(|row| is_idle(row));
         let (ns, share) = idle.fold((0, 0.0), |(ns, share), row| {
             (ns + row.ns, share + row.share)
@@ -127,6 +132,14 @@ pub struct LedgerDetails {
     /// True if another profiler recorded the process and its recording took at most a tenth of the windows' time, by an
     /// estimate. The text then does not say that recording made iterations longer.
     pub is_exact: bool,
+}
+
+/// The causes that are too small for a row of a ledger's lists `host` and `gpu`, the longest first. Their times are also
+/// in the rows of these lists that add up small causes.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct FoldedCauses {
+    pub host: Vec<LedgerRow>,
+    pub gpu: Vec<LedgerRow>,
 }
 
 /// A cause on which iterations spent time, and that time.
@@ -246,9 +259,16 @@ fn kinds(times: &[CauseTime]) -> BTreeMap<LedgerKind, f64> {
     kinds
 }
 
-/// Returns a row for each cause whose share is at least [`MIN_ROW_SHARE`], the longest first, but at most [`MAX_ROWS`]
-/// rows. Rows with the sums of the remaining causes follow.
-fn rows(times: Vec<CauseTime>) -> Vec<LedgerRow> {
+/// The causes of one list of a ledger: the rows of the list, and the causes that are too small for a row of their own.
+struct SplitCauses {
+    shown: Vec<LedgerRow>,
+    folded: Vec<LedgerRow>,
+}
+
+/// Divides causes into those with a row of their own and those without. The rows are those of the causes whose share is
+/// at least [`MIN_ROW_SHARE`], the longest first, but at most [`MAX_ROWS`] rows. Rows with the sums of the remaining
+/// causes follow.
+fn rows(times: Vec<CauseTime>) -> SplitCauses {
     let mut sums: BTreeMap<(LedgerKind, String), (u64, Option<Location>)> = BTreeMap::new();
     for time in times {
         let sum = sums.entry((time.kind, time.cause)).or_default();
@@ -276,12 +296,9 @@ fn rows(times: Vec<CauseTime>) -> Vec<LedgerRow> {
         .take_while(|row| row.share >= MIN_ROW_SHARE)
         .count();
     let mut rest: BTreeMap<(LedgerKind, &str), u64> = BTreeMap::new();
-    for row in rows.drain(large.min(MAX_ROWS)..) {
-        let (kind, cause) = match row.kind {
-            LedgerKind::Idle => (row.kind, other_idle(&row.cause)),
-            kind => folded(kind),
-        };
-        *rest.entry((kind, cause)).or_default() += row.ns;
+    let folded = rows.split_off(large.min(MAX_ROWS));
+    for row in &folded {
+        *rest.entry(collecting_row(row)).or_default() += row.ns;
     }
     rows.extend(rest.into_iter().map(|((kind, cause), ns)| LedgerRow {
         kind,
@@ -290,6 +307,53 @@ fn rows(times: Vec<CauseTime>) -> Vec<LedgerRow> {
         ns,
         share: share(ns),
     }));
+    SplitCauses {
+        shown: rows,
+        folded,
+    }
+}
+
+/// Returns the kind and the name of the row to which the time of a small cause is added.
+fn collecting_row(small: &LedgerRow) -> (LedgerKind, &'static str) {
+    match small.kind {
+        LedgerKind::Idle => (small.kind, other_idle(&small.cause)),
+        kind => folded(kind),
+    }
+}
+
+/// Returns the causes that have a row in at least one of the lists, which come from several ledgers.
+pub(crate) fn shown_causes<'a>(
+    lists: impl IntoIterator<Item = &'a [LedgerRow]>,
+) -> BTreeSet<(LedgerKind, &'a str)> {
+    let rows = lists.into_iter().flatten();
+    rows.map(|row| (row.kind, &*row.cause)).collect()
+}
+
+/// Returns the rows of a ledger's list, with a row of its own for each folded cause that `wanted` contains. The time of
+/// such a cause is subtracted from the row that adds up small causes. Before lists of several ledgers are compared, this
+/// is needed for the causes that have a row in some of these lists only. They would seem to be missing in the others.
+pub(crate) fn unfold(
+    shown: &[LedgerRow],
+    folded: &[LedgerRow],
+    wanted: &BTreeSet<(LedgerKind, &str)>,
+) -> Vec<LedgerRow> {
+    let mut rows = shown.to_vec();
+    let mut unfolded = Vec::new();
+    for row in folded {
+        let key = (row.kind, &*row.cause);
+        let sum = collecting_row(row);
+        if key == sum || !wanted.contains(&key) {
+            continue;
+        }
+        // The rows of sums are the last rows of the list.
+        let mut ends = rows.iter_mut().rev();
+        if let Some(rest) = ends.find(|rest| (rest.kind, &*rest.cause) == sum) {
+            rest.ns = rest.ns.saturating_sub(row.ns);
+            rest.share = (rest.share - row.share).max(0.0);
+        }
+        unfolded.push(row.clone());
+    }
+    rows.append(&mut unfolded);
     rows
 }
 
@@ -336,12 +400,40 @@ mod tests {
         });
         let ledger = Ledger {
             host_kinds: kinds(&times),
-            host: rows(times.into()),
+            host: rows(times.into()).shown,
             ..Ledger::default()
         };
         let causes: Vec<_> = ledger.host.iter().map(|row| &*row.cause).collect();
         assert_eq!(causes, ["code", "other"]);
         assert!((ledger.host_share(LedgerKind::Wait) - 0.0011).abs() < 1e-12);
         assert!((ledger.host_share(LedgerKind::Gc)).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_folded_cause_gets_its_row_back_if_another_ledger_shows_it() {
+        let causes = |longest: usize| {
+            let times = (0..50).map(|number| CauseTime {
+                kind: LedgerKind::Call,
+                cause: format!("call {number}"),
+                location: None,
+                ns: if number == longest {
+                    2000
+                } else {
+                    1000 - number as u64
+                },
+            });
+            rows(times.collect())
+        };
+        let (base, other) = (causes(0), causes(49));
+        let has = |rows: &[LedgerRow], cause: &str| rows.iter().any(|row| row.cause == cause);
+        assert!(!has(&base.shown, "call 49") && has(&base.folded, "call 49"));
+        assert!(has(&other.shown, "call 49"));
+        let wanted = shown_causes([&base.shown[..], &other.shown[..]]);
+        let unfolded = unfold(&base.shown, &base.folded, &wanted);
+        let row = unfolded.iter().find(|row| row.cause == "call 49").unwrap();
+        assert_eq!(row.ns, 951);
+        assert!(!has(&unfolded, "call 45"), "neither ledger shows it");
+        let sum = |rows: &[LedgerRow]| rows.iter().map(|row| row.ns).sum::<u64>();
+        assert_eq!(sum(&unfolded), sum(&base.shown));
     }
 }

@@ -23,6 +23,9 @@ pub(crate) struct PartChange {
     pub counts: Option<[f64; 2]>,
     /// The relative change of the time; `None` if one of the runs does not have the part.
     pub change: Option<Change>,
+    /// True if there are too few iterations or runs for an interval of the change.
+    #[serde(skip)]
+    pub is_few: bool,
 }
 
 /// The time of a part of iterations (such as a kernel) in one run, in nanoseconds.
@@ -44,6 +47,14 @@ impl Part<'_> {
         }
         series.iter().any(|ns| *ns > 0.0).then_some(series)
     }
+}
+
+/// Returns true if one of the runs has too few iterations for an interval of the change of a part's time. `steps`
+/// contains the number of iterations of each run.
+pub(crate) fn are_few(steps: [u64; 2]) -> bool {
+    steps
+        .iter()
+        .any(|count| *count < Statistic::Mean.least() as u64)
 }
 
 /// Returns the change of a part's time between two runs; `None` if one of the runs does not have the part. `steps`

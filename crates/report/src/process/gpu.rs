@@ -83,7 +83,7 @@ impl Busy {
 }
 
 impl GpuTime {
-    /// Returns the GPU times of a process. `names` contains the names of its GPUs. `cost` is an
+    /// Returns the GPU times of a process. `names` contains the names of its GPUs by their numbers. `cost` is an
     /// estimate of the share of time that another profiler's recording took. A GPU span that is
     /// shorter than the busy time is wrong and is removed from `sum`.
     pub fn new(

@@ -113,10 +113,8 @@ fn head(process: &Process, lines: &mut Lines) {
     if !facts.host.is_empty() {
         parts.push(facts.host.clone());
     }
-    // The name of a GPU that the process did not use may be missing, so show the first name that is
-    // known.
-    let gpus = &facts.software.gpus;
-    parts.extend(gpus.iter().find(|name| !name.is_empty()).cloned());
+    let gpus = facts.software.known_gpus();
+    parts.extend(gpus.first().map(|name| (*name).to_owned()));
     if !facts.software.python.is_empty() {
         parts.push(format!("Python {}", facts.software.python));
     }
