@@ -9,6 +9,7 @@ import os
 import statistics
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from . import arrivals, child, hang
@@ -18,9 +19,11 @@ from .record_file import output_of
 
 NAME = "eight"
 PARTS = ("captures", "workers", "speed")
-# (tensor parallelism, data parallelism) of the served model.
-SIZES = ((4, 1), (8, 1), (4, 2))
+# For a number of GPUs, the sizes of the served model: (tensor parallelism, data parallelism).
+SIZES = {8: ((4, 1), (8, 1), (4, 2)), 4: ((4, 1), (2, 2))}
 CAPTURES, STEPS = 20, 50
+# HANGS_AT_ONCE: number of hangs that are checked at the same time.
+HANGS_AT_ONCE = 4
 # LOAD_S: seconds of load for the captures. SERVER_S: time limit of a server in seconds, including its start.
 LOAD_S, SERVER_S = 90, 500
 # The load with which the tokens per second are measured: REQS requests at once with TOKENS new tokens each, ROUNDS
@@ -30,9 +33,8 @@ TITLE = ("## Four and eight GPUs", "", "vLLM with a model of 8B's shape, under a
 
 
 def sizes(gpus):
-    """Returns the sizes that fit on this number of GPUs."""
-    fitting = [size for size in SIZES if size[0] * size[1] <= gpus]
-    return fitting or [(gpus, 1)]
+    """Returns the sizes that are served on this number of GPUs."""
+    return list(next((served for wanted, served in SIZES.items() if gpus >= wanted), [(gpus, 1)]))
 
 
 def label(size):
@@ -64,20 +66,24 @@ def unlike_windows(processes, size, captures=CAPTURES, steps=STEPS):
 
 
 class Capturer(threading.Thread):
-    """Asks for captures of all ranks, one after the other, from the first step on. Calls `tllmprof capture --all`."""
+    """Asks for captures of all ranks, one after the other, from the first step on, until `stop` is called."""
 
     def __init__(self, bench, name, folder):
         super().__init__(daemon=True)
         self.bench, self.name_of_run, self.folder, self.said, self.done = bench, name, folder, [], 0
+        self.ended = threading.Event()
 
     def run(self):
-        until = time.monotonic() + SERVER_S
-        while self.done < CAPTURES and time.monotonic() < until:
+        while self.done < CAPTURES and not self.ended.is_set():
             ended = child.run([self.bench.command, "capture", "--run", self.name_of_run, "--steps", str(STEPS)], child.variables(), 120, self.folder)
             self.done += ended.status == 0
             if ended.status != 0:
                 self.said.append(ended.why())
-                time.sleep(1)
+                self.ended.wait(1)
+
+    def stop(self):
+        self.ended.set()
+        self.join()
 
 
 def check_captures(bench, report, own, run, size):
@@ -87,7 +93,7 @@ def check_captures(bench, report, own, run, size):
     made = own.made(served(run, size), "captures", folder=folder, seconds=SERVER_S,
                     WRAP=f"env TLLMPROF_LIB={bench.shim} TLLMPROF_RUN={name} {bench.command} run --window none --",
                     CLIENT=f"{os.path.join(HERE, 'mixed_load.py')} {{url}} {LOAD_S}")
-    capturer.join()
+    capturer.stop()
     if made.ended.status != 0:
         report.raw(what, made.ended)
     report.check(f"{what}: ends", made.ended.why() if made.ended.status else "status 0", made.ended.status == 0)
@@ -107,12 +113,15 @@ def captures(bench, report, own, run):
 
 
 def workers(bench, report, own, run):
-    """Checks each late worker and each hang with as many ranks as there are GPUs."""
+    """Checks each late worker and each hang with as many ranks as there are GPUs. Hangs take hardly any time of the GPUs, so
+    several of them run at a time."""
     programs, ranks = bench.programs, bench.gpus
-    checks = [arrivals.LateRank(programs["arrivals"], cause, way, ranks) for way in arrivals.WAYS for cause in arrivals.CAUSES]
-    checks += [hang.Stuck(programs["hang"], fault, ranks) for fault in hang.FAULTS]
-    for check in checks:
-        row = check.run(bench)
+    late = [arrivals.LateRank(programs["arrivals"], cause, way, ranks) for way in arrivals.WAYS for cause in arrivals.CAUSES]
+    stuck = [hang.Stuck(programs["hang"], fault, ranks) for fault in hang.FAULTS]
+    rows = [check.run(bench) for check in late]
+    with ThreadPoolExecutor(HANGS_AT_ONCE) as pool:
+        rows += pool.map(lambda check: check.run(bench), stuck)
+    for check, row in zip(late + stuck, rows):
         report.check(check.name, row.got, row.ok)
 
 
@@ -134,21 +143,20 @@ def check_speed(bench, report, own, run, size):
 def check_attach(bench, report, own, run, size):
     """Attaches to all workers of a server that was started without the library, records a window in each, and detaches."""
     what, folder = f"{own.name}, {label(size)}: attach", own.records(run, "attach")
-    answers = []
+    answers, is_over = [], threading.Event()
 
     def act():
-        until = time.monotonic() + SERVER_S
-        while time.monotonic() < until and not answers:
+        while not is_over.wait(1) and not answers:
             ended = child.run([bench.command, "attach", "--engine", "--steps", str(STEPS), "--trace", f"{folder}/%p.tllmprof"],
                               child.variables(TLLMPROF_LIB=bench.shim), 120, folder)
             if ended.status == 0:
                 answers.append(ended)
                 answers.append(child.run([bench.command, "detach", "--engine"], child.variables(), 60, folder))
-            time.sleep(1)
 
     thread = threading.Thread(target=act, daemon=True)
     thread.start()
     made = own.made(served(run, size), "attach", folder=folder, seconds=SERVER_S, CLIENT=f"{os.path.join(HERE, 'mixed_load.py')} {{url}} {LOAD_S}")
+    is_over.set()
     thread.join()
     answer = output_of(bench.command, "report", "--json", folder=folder) if glob.glob(f"{folder}/*.tllmprof") else {"processes": []}
     ranks = [process for process in answer["processes"] if process["windows"]]

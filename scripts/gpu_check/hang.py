@@ -21,7 +21,7 @@ RANKS = 2
 LATE = ("not-entered",)
 FAULTS = {"none": (("moves",), "slow, not stuck"), "sleep": (LATE, "hold_up"), "lock": (LATE, "wait_for_lock"), "mutex": (("lock",), "hold_mutex"),
           "deadlock": (("deadlock",), "threads wait for each other"), "gil": (("gil",), "hold_gil"), "queue": (("queue",), "fill_queue"),
-          "read": (LATE, "read_config"), "tool": (LATE, "run_tool"), "socket": (LATE, "ask_peer"), "keeps": (LATE, "rank 1 did not enter send"),
+          "read": (LATE, "read_config"), "tool": (LATE, "run_tool"), "socket": (LATE, "ask_peer"), "keeps": (LATE, "rank 1 did not enter"),
           "host": (("gpu",), "wait_for_copy"), "graph": (("gpu",), "wait_for_copy"), "kernel": (("gpu",), "waits for the GPU"),
           "assert": (("dead", "device-fault"), "rank 1"), "killed": (("dead",), "rank 1"), "stopped": (("stopped",), "rank 1"),
           "ends": (("dead",), "rank 1"), "size": (("mismatch",), "all_reduce"), "kind": (("mismatch",), "reduce"),

@@ -30,7 +30,7 @@ class Windows(unittest.TestCase):
 
     def test_the_sizes_are_those_that_fit(self):
         self.assertEqual(eight.sizes(8), [(4, 1), (8, 1), (4, 2)])
-        self.assertEqual(eight.sizes(4), [(4, 1)])
+        self.assertEqual(eight.sizes(4), [(4, 1), (2, 2)])
         self.assertEqual(eight.sizes(2), [(2, 1)])
 
     def test_only_its_own_name_chooses_a_part(self):
