@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tllmprof_record::{Batch, Phase};
 
 use super::Judgement;
+use super::decode::{Decode, worked};
 use super::evidence::{Evidence, first_numbers};
 use super::limits::EXTRA_WORK;
 use crate::events::iteration::Iteration;
@@ -77,57 +78,6 @@ pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
     match is_longer && EXTRA_WORK.are_reached(cost, lost.of_slow) {
         true => Judgement::yes(evidence, cost),
         false => Judgement::No(evidence),
-    }
-}
-
-/// Returns the time of an iteration in nanoseconds, without the time that other findings are about: waits for requests,
-/// for the GIL and for a processor, garbage collections, and sleeps.
-fn worked(iteration: &Iteration) -> u64 {
-    let others = [
-        iteration.gc,
-        iteration.gil_wait,
-        iteration.delayed_in_code(),
-        iteration.blocked(),
-    ];
-    others
-        .into_iter()
-        .fold(iteration.busy(), u64::saturating_sub)
-}
-
-/// An iteration whose batch has only decode tokens.
-#[derive(Clone, Copy)]
-struct Decode<'a> {
-    iteration: &'a Iteration,
-    batch: Batch,
-}
-
-impl<'a> Decode<'a> {
-    fn new(iteration: &'a Iteration) -> Option<Self> {
-        let batch = iteration.batch?;
-        (batch.phase() == Phase::Decode && batch.requests > 0).then_some(Self { iteration, batch })
-    }
-
-    const fn is_by_graph(&self) -> bool {
-        self.iteration.launching.graphs > 0
-    }
-
-    /// Returns true if the iteration launched work, but no graph. Iterations in which a graph is captured or code is
-    /// compiled are left out, because other findings are about them.
-    const fn is_eager(&self) -> bool {
-        let prepared = self.iteration.preparation;
-        let is_prepared = prepared.captures > 0 || prepared.compilations > 0;
-        !self.is_by_graph() && self.iteration.launches > 0 && !is_prepared
-    }
-
-    /// Returns the number of tokens of each request as a reduced fraction. Batches with different numbers run different
-    /// graphs: with speculative decoding, a request has several tokens.
-    const fn tokens_each(&self) -> (u32, u32) {
-        let (requests, tokens) = (self.batch.requests as u32, self.batch.tokens);
-        let (mut divisor, mut rest) = (tokens, requests);
-        while rest > 0 {
-            (divisor, rest) = (rest, divisor % rest);
-        }
-        (tokens / divisor, requests / divisor)
     }
 }
 

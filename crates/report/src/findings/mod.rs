@@ -8,6 +8,7 @@ mod arrivals;
 mod claims;
 mod compilation;
 mod copies;
+mod decode;
 mod definition;
 mod evidence;
 mod fallback;
@@ -15,6 +16,7 @@ mod gpu;
 mod host;
 mod ledger;
 mod limits;
+mod padding;
 mod python;
 mod ranks;
 mod recompiles;
@@ -183,14 +185,20 @@ pub fn findings(
         let loss = (finding.loss.unwrap_or(0.0) * 1e6) as u64;
         (order, finding.rule.kind, Reverse(loss))
     });
-    // If the first finding is a cause, the advice for each symptom is to fix that cause first.
-    let first = findings
-        .first()
-        .filter(|first| first.verdict == Verdict::Yes && first.rule.kind == FindingKind::Cause);
-    if let Some(cause) = first.map(|first| first.rule.name) {
+    // If there is a cause, the advice for each symptom is to fix the first cause first. Padding is no such cause: with
+    // less of it, the GPU has less work.
+    let causes = |finding: &&Finding| {
+        finding.verdict == Verdict::Yes && finding.rule.kind == FindingKind::Cause
+    };
+    let has_cause = findings.iter().any(|finding| causes(&finding));
+    let mut causes = findings.iter().filter(causes).map(|cause| cause.rule.name);
+    let first = causes.find(|name| *name != padding::PADDING_RULE);
+    if has_cause {
         for finding in &mut findings {
             if finding.verdict == Verdict::Yes && finding.rule.kind == FindingKind::Symptom {
-                finding.advice = format!("fix {cause} first");
+                if let Some(cause) = first {
+                    finding.advice = format!("fix {cause} first");
+                }
                 // The symptom's time is already counted in the losses of the causes.
                 finding.loss = None;
             }
@@ -391,15 +399,19 @@ fn merge_code_into_slow_rank(findings: &mut [Finding], all: &[Evidence<'_>]) {
     }
 }
 
+/// Returns true if a finding's loss is time in which the GPU works. Such a loss does not explain GPU idle time.
+fn is_about_gpu_work(rule: &Rule) -> bool {
+    rule.is_at_most() || rule.name == padding::PADDING_RULE
+}
+
 /// Withdraws the finding `gpu-idle` if at least one finding on a cause in the same process holds whose loss is
 /// [`ledger::MIN_PART`] or more.
 fn withdraw_explained_idle(findings: &mut [Finding]) {
     let place = place_of(findings, ledger::IDLE_RULE);
-    // A loss of `Judge::AtMost` is time in which the GPU is busy, so it does not explain idle time.
     let says_why = |finding: &&Finding| {
         let is_cause = finding.rule.kind == FindingKind::Cause
             && finding.rule.name != ledger::IDLE_RULE
-            && !finding.rule.is_at_most();
+            && !is_about_gpu_work(finding.rule);
         let explains = finding.loss.is_some_and(|loss| loss >= ledger::MIN_PART);
         let is_about_it = is_about_same(finding.place, place);
         finding.verdict == Verdict::Yes && is_cause && explains && is_about_it
@@ -563,6 +575,7 @@ fn judge_rule(rule: &'static Rule, all: &[Evidence<'_>], together: JobAnalyses<'
     let (to_know, needs) = match lacks {
         Some(data) => data.to_know(),
         None if rule.name == ranks::SLOW_RULE => ranks::to_know(all, rule),
+        None if rule.name == padding::PADDING_RULE => padding::to_know(all, rule),
         None => (rule.to_know, rule.needs),
     };
     let (verdict, evidence, loss, advice) = match judged {
@@ -689,6 +702,17 @@ mod tests {
         ];
         separate_idle(&mut findings);
         assert_eq!((findings[0].verdict, findings[0].loss), (Verdict::No, None));
+    }
+
+    #[test]
+    fn time_in_which_the_gpu_works_does_not_explain_idle_time() {
+        for (name, is_explained) in [("gc", true), (padding::PADDING_RULE, false)] {
+            let mut findings = [(ledger::IDLE_RULE, 0.3), (name, 0.2)]
+                .map(|(name, loss)| claiming(name, loss, &[]));
+            withdraw_explained_idle(&mut findings);
+            let is_withdrawn = findings[0].verdict == Verdict::No;
+            assert_eq!(is_withdrawn, is_explained, "{name}");
+        }
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use super::claims::ClaimRule;
 use super::definition::{FindingKind, Judge, Rule};
 use super::{
-    arrivals, compilation, copies, fallback, gpu, host, ledger, python, ranks, routing, rule,
-    state, streams,
+    arrivals, compilation, copies, fallback, gpu, host, ledger, padding, python, ranks, routing,
+    rule, state, streams,
 };
 use crate::events::origin::Data;
 use crate::ledger::{Claim, LedgerKind};
@@ -125,6 +125,19 @@ pub const RULES: &[Rule] = &[
         claims: ClaimRule::None,
         data: STEPS,
         judge: Judge::Undelayed(fallback::judge),
+    },
+    Rule {
+        name: padding::PADDING_RULE,
+        kind: FindingKind::Cause,
+        evidence: "the graphs that decode iterations launch, the tokens of their batches, and the graphs' GPU times",
+        threshold: padding::when,
+        advice: "capture graphs of sizes closer to these batches (vLLM: --cudagraph-capture-sizes, before 0.12 \
+                 --cuda-graph-sizes; SGLang: --cuda-graph-bs), or let the scheduler form batches of captured sizes",
+        to_know: "run with --layers, and name where the engine holds its batch (--batch)",
+        needs: "--layers",
+        claims: ClaimRule::None,
+        data: STEPS,
+        judge: Judge::Undelayed(padding::judge),
     },
     Rule {
         name: compilation::RULE,

@@ -7,6 +7,7 @@
 
 pub(crate) mod compare;
 mod gaps;
+mod graphs;
 mod names;
 mod raw;
 mod scopes;
@@ -17,6 +18,7 @@ use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use tllmprof_record::GraphState;
 
+pub(crate) use graphs::GraphRun;
 pub use names::GpuLayerPattern;
 use names::parent;
 pub(crate) use names::starred;
@@ -51,6 +53,10 @@ pub struct Layers {
     /// Totals of all kernels.
     #[serde(skip)]
     pub all: LayerTotals,
+    /// The launches of CUDA graphs whose graph and kernels are known, in the order of their calls. Empty if another
+    /// profiler recorded the process.
+    #[serde(skip)]
+    pub(crate) graph_runs: Vec<GraphRun>,
     /// Tables to look up the scope of each kernel.
     #[serde(skip)]
     pub scopes: Scopes,

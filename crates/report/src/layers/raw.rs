@@ -13,6 +13,14 @@ const MAX_ENTRIES: usize = 1 << 20;
 /// Scope number that the recorder writes if it had no room for the scope.
 const NO_ROOM: u32 = (1 << 24) - 1;
 
+/// The captured graph that the number of an executable graph stands for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CapturedGraph {
+    pub number: u32,
+    /// The time in ticks until which the number of the executable graph stands for this graph.
+    pub until: u64,
+}
+
 /// The scopes of a record and their use by graphs and threads, as the record describes them.
 #[derive(Debug, Default)]
 pub(crate) struct RawLayers {
@@ -92,9 +100,8 @@ impl RawLayers {
     /// Returns the scope in which a node of an executable graph was captured. `moment` is the kernel's start in
     /// ticks. This time decides which of the graph's states applies.
     pub(crate) fn of_node(&self, exec: u32, node: u32, moment: u64) -> Result<u32, UnknownScope> {
-        let states = self.execs.get(&exec).ok_or(UnknownScope::NoGraph)?;
-        let at = states.partition_point(|(until, ..)| *until < moment);
-        let (_, state, graph) = states.get(at).ok_or(UnknownScope::NoGraph)?;
+        let state = self.state(exec, moment).ok_or(UnknownScope::NoGraph)?;
+        let (_, state, graph) = state;
         if *state != Some(GraphState::Known) {
             return Err(UnknownScope::Graph(
                 state.map(|state| GraphCode(state as u8)),
@@ -106,6 +113,20 @@ impl RawLayers {
             true => Ok(*scope),
             false => Err(UnknownScope::Node),
         }
+    }
+
+    /// Returns the captured graph from which an executable graph was made; `None` if it is not known, or if the
+    /// executable graph was changed. `moment` is the start of one of its kernels in ticks.
+    pub(super) fn captured(&self, exec: u32, moment: u64) -> Option<CapturedGraph> {
+        let (until, state, number) = *self.state(exec, moment)?;
+        (state == Some(GraphState::Known)).then_some(CapturedGraph { number, until })
+    }
+
+    /// Returns the state that an executable graph has at a moment, as an entry of [`Self::execs`]; `None` if the record
+    /// has none.
+    fn state(&self, exec: u32, moment: u64) -> Option<&(u64, Option<GraphState>, u32)> {
+        let states = self.execs.get(&exec)?;
+        states.get(states.partition_point(|(until, ..)| *until < moment))
     }
 
     /// Converts the times of scope changes from ticks to nanoseconds. [`Self::of_call`] compares them with the starts

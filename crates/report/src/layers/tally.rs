@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use tllmprof_record::{Event, Strings, What};
 
 use super::gaps::Gaps;
+use super::graphs::GraphTally;
 use super::names;
 use super::raw::RawLayers;
 use super::scopes::Scopes;
@@ -29,6 +30,15 @@ struct KernelOutsideGraph {
     start: u64,
     ns: u64,
     place: Option<u32>,
+}
+
+impl KernelOutsideGraph {
+    const fn span(&self) -> Span {
+        Span {
+            start: self.start,
+            end: self.start.saturating_add(self.ns),
+        }
+    }
 }
 
 /// The latest kernel of a thread, which is not counted yet. If the thread's next event about kernels names a graph
@@ -74,6 +84,7 @@ pub(crate) struct LayerTally {
     by_scope: HashMap<Result<u32, UnknownScope>, KernelSum>,
     alone: Vec<KernelOutsideGraph>,
     gaps: Gaps<KernelRef>,
+    graphs: GraphTally,
     /// Number of entries that may still be added to the lists `by_step` of all scopes before the limit
     /// [`MAX_STEP_TIMES`] is reached.
     room: usize,
@@ -82,8 +93,8 @@ pub(crate) struct LayerTally {
 
 impl LayerTally {
     /// Returns a tally without kernels. `iterations` are the time spans of the iterations, in nanoseconds and sorted by
-    /// their starts.
-    pub(crate) fn new(raw: RawLayers, iterations: Spans) -> Self {
+    /// their starts. `has_graphs` is true if the record has the numbers of the program's executable graphs.
+    pub(crate) fn new(raw: RawLayers, iterations: Spans, has_graphs: bool) -> Self {
         Self {
             left_out: raw.left_out,
             raw,
@@ -91,6 +102,7 @@ impl LayerTally {
             by_scope: HashMap::new(),
             alone: Vec::new(),
             gaps: Gaps::new(iterations),
+            graphs: GraphTally::new(has_graphs),
             room: MAX_STEP_TIMES,
         }
     }
@@ -139,6 +151,9 @@ impl LayerTally {
             return;
         };
         self.latest.remove(&thread);
+        let graph = self.raw.captured(exec, event.start);
+        let (correlation, span) = (kernel.alone.correlation, kernel.alone.span());
+        self.graphs.add(exec, graph, correlation, span);
         if kernel.counts {
             let scope = self.raw.of_node(exec, node, event.start);
             self.ran(device, &kernel.alone, scope.ok().map(KernelRef::In));
@@ -147,11 +162,7 @@ impl LayerTally {
     }
 
     fn ran(&mut self, device: u8, kernel: &KernelOutsideGraph, what: Option<KernelRef>) {
-        let work = Span {
-            start: kernel.start,
-            end: kernel.start.saturating_add(kernel.ns),
-        };
-        self.gaps.add(device, work, what);
+        self.gaps.add(device, kernel.span(), what);
     }
 
     fn add_outside_graph(&mut self, kernel: Option<LatestKernel>) {
@@ -200,6 +211,7 @@ impl LayerTally {
         }
         self.raw.use_ns(ns_of);
         let alone_in = self.scopes_of_calls(&launches);
+        let graph_runs = self.graphs.finish(&launches);
         let scopes = Scopes {
             raw: self.raw,
             launches,
@@ -243,6 +255,7 @@ impl LayerTally {
             tree,
             unknown,
             all: whole,
+            graph_runs,
             scopes,
         }
     }

@@ -78,10 +78,12 @@ impl<'a> SecondPass<'a> {
             end: clock.ns(raw.span().end),
         };
         let timeline = || Spans::new(iterations.iter().map(ends).collect());
-        let layers = layers.finish().map(|raw| LayerTally::new(raw, timeline()));
+        let is_own = known.facts.origin.is_own();
+        let layers = layers.finish();
+        let layers = layers.map(|raw| LayerTally::new(raw, timeline(), is_own));
         // The call that launched a kernel is needed only for layers and for the analysis of streams ([`StreamTally`]).
         // Traces of other profilers do not contain the stream of a call, so their streams are not analyzed.
-        let windows = match (&layers, known.facts.origin.is_own()) {
+        let windows = match (&layers, is_own) {
             (None, false) => KernelWindows::default(),
             _ => {
                 let windows = known.stretches.iter();
@@ -90,7 +92,7 @@ impl<'a> SecondPass<'a> {
             }
         };
         let calls = &known.facts.calls;
-        let own = match known.facts.origin.is_own() && !lacks_some {
+        let own = match is_own && !lacks_some {
             true => windows.clone(),
             false => KernelWindows::default(),
         };

@@ -6,6 +6,7 @@ mod calls;
 mod fallback;
 mod gaps;
 mod gpu;
+mod padding;
 mod page;
 mod ranks;
 mod state;

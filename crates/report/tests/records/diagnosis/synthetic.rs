@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{
-    Batch, CallKind, ClockKind, CopyKind, Edge, Ended, Event, Info, Metric, Reader, StringId,
-    Taken, ThreadState, Used, What,
+    Batch, CallKind, ClockKind, CopyKind, Edge, Ended, Event, GraphState, Info, Metric, Reader,
+    StringId, Taken, ThreadState, Used, What,
 };
 use tllmprof_report::{Finding, Process, Report, Verdict};
 
@@ -66,6 +66,10 @@ pub(crate) const HOST_FUNCTION: u8 = 9;
 /// A call: its row in the table of calls, and its start and end in nanoseconds from the start of the iteration.
 pub(crate) type Call = (u8, u64, u64);
 
+/// The kernels of a graph launch: the number of the executable graph, and their start and end in nanoseconds from the
+/// start of the iteration.
+pub(crate) type Replay = (u32, u64, u64);
+
 /// A simulated loop. By default, each iteration has one launch and a wait for its GPU work, which takes 9.4 ms as CUDA
 /// events measure it. No kernels are recorded.
 #[derive(Clone)]
@@ -85,6 +89,12 @@ pub(crate) struct SyntheticLoop {
     pub kernels: Vec<(u64, u64)>,
     /// Start and end of each recorded copy, in nanoseconds from the start of the iteration.
     pub copies: Vec<(u64, u64)>,
+    /// Returns the replays of the graphs that an iteration launches, in the order of the launches. `None` if the record
+    /// does not show which graph a kernel belongs to.
+    pub replays: Option<fn(u64) -> Vec<Replay>>,
+    /// The states of executable graphs. Each entry is the number of the iteration at whose start the state ends, the
+    /// number of the executable graph, the state, and the number of the captured graph.
+    pub graph_states: Vec<(u64, u32, GraphState, u32)>,
     /// Number of iterations with recorded kernels, each of which takes twice as long. For `None`,
     /// kernels are recorded in all iterations and do not make them longer.
     pub kernel_steps: Option<u64>,
@@ -152,6 +162,8 @@ impl Default for SyntheticLoop {
             gpu: Some((100 * US, 9500 * US)),
             kernels: Vec::new(),
             copies: Vec::new(),
+            replays: None,
+            graph_states: Vec::new(),
             kernel_steps: None,
             dropped: 0,
             python: false,
@@ -197,6 +209,29 @@ impl RecordWriter {
     fn string(&mut self, text: &str) -> StringId {
         self.0.string(MAIN, text)
     }
+
+    /// Writes the two kernels of a graph that an iteration launched. `start` is the start of the iteration in
+    /// nanoseconds.
+    fn replay(&mut self, start: u64, (exec, from, to): Replay, correlation: u32, name: StringId) {
+        let (device, stream) = (0, 1);
+        let middle = from.midpoint(to);
+        for (node, (from, to)) in (0..).zip([(from, middle), (middle, to)]) {
+            let kernel = What::GpuKernel {
+                device,
+                stream,
+                correlation,
+                name,
+            };
+            self.put(MAIN, start + from, to - from, kernel);
+            let node = What::KernelNode {
+                device,
+                stream,
+                exec,
+                node,
+            };
+            self.put(MAIN, start + from, 0, node);
+        }
+    }
 }
 
 impl SyntheticLoop {
@@ -224,6 +259,14 @@ impl SyntheticLoop {
                 let at = START + iteration * 2 * LENGTH;
                 writer.put(MAIN, at, 0, What::KernelWindow { edge, iteration });
             }
+        }
+        for (until, exec, state, graph) in &self.graph_states {
+            let what = What::GraphExec {
+                state: Some(*state),
+                exec: *exec,
+                graph: *graph,
+            };
+            writer.put(MAIN, START + until * 2 * LENGTH, 0, what);
         }
         if self.dropped > 0 {
             let events = self.dropped;
@@ -411,6 +454,10 @@ impl SyntheticLoop {
                 name,
             };
             writer.put(MAIN, start + from, to - from, what);
+        }
+        let replays = self.replays.map_or_else(Vec::new, |replays| replays(n));
+        for (place, replay) in (0..).zip(replays) {
+            writer.replay(start, replay, n as u32 * 8 + place, name);
         }
         for (from, to) in &self.copies {
             let what = What::GpuCopy {
