@@ -17,7 +17,7 @@ use common::python::{Python, pythons};
 use common::pythons::few;
 use common::{Output, Scratch, command, repo, run, shim, standin};
 use read::Read;
-use tllmprof_record::{Event, Info, Taken, Task, ThreadState, What};
+use tllmprof_record::{Event, Info, SystemCall, Taken, Task, ThreadState, What};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -79,8 +79,17 @@ struct Sample {
 struct Samples(Vec<Sample>);
 
 impl Samples {
+    /// Returns the samples of the threads that make steps.
     #[track_caller]
     fn from_record(record: &Read) -> Self {
+        let mut samples = Self::of_all_threads(record);
+        let others = others(record);
+        samples.0.retain(|sample| !others.contains(&sample.thread));
+        samples
+    }
+
+    #[track_caller]
+    fn of_all_threads(record: &Read) -> Self {
         let mut frames = BTreeMap::new();
         for (_, event) in &record.events {
             if let What::Frame { id, parent, name } = event.what {
@@ -102,24 +111,6 @@ impl Samples {
             });
             ids.map(|id| frame(&id).1.clone()).collect()
         };
-        let is_iteration = |event: &Event| matches!(event.what, What::Iteration { .. });
-        let events = record.events.iter();
-        let steps = events.filter(|(_, event)| is_iteration(event));
-        let steps: BTreeSet<u32> = steps.map(|(thread, _)| *thread).collect();
-        // Threads that make no steps are sampled only while a thread that makes steps waits. Their samples are left
-        // out.
-        let others: BTreeSet<u32> = record
-            .events
-            .iter()
-            .filter_map(|(_, event)| match event.what {
-                What::Meanwhile {
-                    task: Task::Thread,
-                    id,
-                    ..
-                } if !steps.contains(&id) => Some(id),
-                _ => None,
-            })
-            .collect();
         let samples = record
             .events
             .iter()
@@ -129,7 +120,7 @@ impl Samples {
                     state,
                     thread,
                     frame,
-                } if !others.contains(&thread) => Some(Sample {
+                } => Some(Sample {
                     taken,
                     state,
                     thread,
@@ -225,6 +216,27 @@ impl Samples {
         }
         Ok(())
     }
+}
+
+/// Returns the threads that make no steps and are noted in waits of threads that do. Unless they run an event loop, they
+/// are sampled only during these waits.
+fn others(record: &Read) -> BTreeSet<u32> {
+    let is_iteration = |event: &Event| matches!(event.what, What::Iteration { .. });
+    let events = record.events.iter();
+    let steps = events.filter(|(_, event)| is_iteration(event));
+    let steps: BTreeSet<u32> = steps.map(|(thread, _)| *thread).collect();
+    record
+        .events
+        .iter()
+        .filter_map(|(_, event)| match event.what {
+            What::Meanwhile {
+                task: Task::Thread,
+                id,
+                ..
+            } if !steps.contains(&id) => Some(id),
+            _ => None,
+        })
+        .collect()
 }
 
 /// Returns true if a frame's name is that of the function. A class name in front of the function's name is ignored.
@@ -335,6 +347,43 @@ fn only_threads_that_make_steps_are_sampled() {
         assert!(
             of(second, "second_steps") && !of(second, "seventy"),
             "{python}"
+        );
+    }
+}
+
+#[test]
+fn an_event_loop_is_sampled_though_its_thread_makes_no_steps() {
+    for python in few() {
+        let scratch = Scratch::new("stacks-loop");
+        let mut started = program(python, &scratch, "event_loop", 8000);
+        let output = run(&mut started, TEST_TIMEOUT);
+        assert!(output.status.success(), "{python}: {}", output.err());
+        let number = output.out().split_whitespace().nth(1).unwrap().parse();
+        let number: u32 = number.unwrap();
+        let record = &Read::all(scratch.folder())[0];
+        let samples = Samples::of_all_threads(record);
+        let is_loop = |sample: &&Sample| sample.thread == number;
+        let of_loop = samples.0.iter().filter(is_loop).count();
+        assert!(
+            10 * of_loop > 9 * (samples.0.len() - of_loop),
+            "{python}: {}",
+            samples.summary()
+        );
+        let is_one = |sample: &&Sample| is_loop(sample) && sample.taken == Taken::Python;
+        let own: Vec<_> = samples.0.iter().filter(is_one).collect();
+        let has = |function: &'static str| {
+            let within = |sample: &&&Sample| sample.stack.iter().any(|name| is(name, function));
+            own.iter().filter(within).count()
+        };
+        let waits = record.events.iter().filter(|(_, event)| {
+            matches!(event.what, What::Asleep { call: Some(SystemCall::EpollWait), thread, .. } if thread == number)
+        });
+        let found = (own.len(), has("spin"), has("select"), waits.count());
+        println!("{python}: {found:?}");
+        let (all, spins, selects, waits) = found;
+        assert!(
+            all > 100 && spins > 20 && selects > 20 && waits > 20,
+            "{python}: {found:?}"
         );
     }
 }

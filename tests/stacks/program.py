@@ -175,5 +175,27 @@ def sleeps():
         synchronize()
 
 
+def event_loop():
+    """While a thread makes steps without a wait, the main thread waits in an event loop, and runs a callback at times."""
+    ends = threading.Event()
+
+    def makes_steps():
+        for _ in range(steps):
+            ten()
+            synchronize()
+        ends.set()
+
+    async def serves():
+        while not ends.is_set():
+            spin(500)
+            await asyncio.sleep(0.05)
+
+    thread = threading.Thread(target=makes_steps)
+    thread.start()
+    print("loop", threading.get_native_id(), flush=True)
+    asyncio.run(serves())
+    thread.join()
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

@@ -2,8 +2,8 @@
 //!
 //! For each engine, the tables contain the sign by which it is recognized, its step function, and formulas for its
 //! batches. Further tables contain functions with a special role: dummy steps, passes of draft models, functions that
-//! get NVTX ranges, functions by which GPU time is reported, and functions that wait for requests. The last tables
-//! contain the location of replicas and groups, and the names of the processes that drive the GPU.
+//! get NVTX ranges, functions by which GPU time is reported, functions that wait for requests, and functions that run
+//! an event loop. The last tables contain the location of replicas and groups, and the names of the processes that drive the GPU.
 
 #![forbid(unsafe_code)]
 
@@ -12,6 +12,7 @@ mod drafts;
 mod dummy;
 mod engine_api;
 mod engines;
+mod event_loops;
 mod groups;
 mod idle;
 mod names;
@@ -25,6 +26,7 @@ pub use engine_api::{ENGINE_APIS, EngineApi, Marked, api_functions};
 pub use engines::{
     ENGINES, Engine, Seen, batches, is_step, known, python_steps, tensorrt_llm_gates_itself,
 };
+pub use event_loops::{runs_event_loop, waits_for_events};
 pub use groups::{DESCRIBED_GROUPS, ENGINE_GROUPS, EngineGroups, GROUPS};
 pub use idle::{IDLE_SLEEPS, IDLE_WAITS, IdleSleep, IdleWait, is_idle_wait, sleeps_for_requests};
 pub use names::{PROCESS_NAMES, ProcessName, drivers};

@@ -29,7 +29,11 @@ pub(crate) const MAX_THREADS: usize = 8;
 pub(crate) const MAX_OTHERS: usize = 24;
 /// The index of the process's main thread in the table of open files.
 pub(crate) const MAIN_THREAD: usize = MAX_THREADS + MAX_OTHERS;
-const PLACES: usize = MAIN_THREAD + 1;
+/// The index of the first thread that runs an event loop in the table of open files. The entries of the others follow.
+pub(crate) const LOOP_THREADS: usize = MAIN_THREAD + 1;
+/// The most threads that run an event loop and are sampled.
+pub(crate) const MAX_LOOPS: usize = 2;
+const PLACES: usize = LOOP_THREADS + MAX_LOOPS;
 /// The share of descriptors that all files except those of the followed threads leave to the host, as a divisor. With
 /// 4, the host keeps the last quarter of the descriptors that the process may have (`RLIMIT_NOFILE`). A file that gets
 /// one of these descriptors is closed again.

@@ -5,6 +5,7 @@
 //! iteration begins ──▶ followed ◀── sampler ──▶ frames ──▶ the record
 //!                                      ├──▶ scheduled: does the thread run?
 //!                                      ├──▶ asleep, unwind: what does it sleep in?
+//!                                      ├──▶ loops: which threads run an event loop?
 //!                                      ├──▶ others: what do other threads and child processes do meanwhile?
 //!                                      ├──▶ native: stacks that the kernel records
 //!                                      └──▶ modules: which function is at an address?
@@ -12,7 +13,8 @@
 //!
 //! A thread of the library ([`sampler`]) reads the stacks of other threads at random intervals. It
 //! takes no lock of the program, sends no signal and stops no thread. The threads that make steps
-//! or launch work add themselves to the table of followed threads ([`followed`]).
+//! or launch work add themselves to the table of followed threads ([`followed`]). Threads that run an event loop
+//! (asyncio, uvloop) are sampled, too ([`loops`]).
 
 mod asleep;
 #[cfg(test)]
@@ -21,6 +23,7 @@ mod exclusive;
 mod files;
 mod followed;
 mod frames;
+mod loops;
 mod modules;
 mod native;
 mod others;

@@ -20,9 +20,10 @@ use tllmprof_session::activity;
 use tllmprof_sync::{Lock, wait, wake};
 
 use super::asleep::{self, Asleep};
-use super::files::{self, MAX_THREADS, TaskId};
+use super::files::{self, LOOP_THREADS, MAX_THREADS, TaskId};
 use super::followed::{self, Followed};
 use super::frames::Frames;
+use super::loops::LoopThreads;
 use super::modules::Modules;
 use super::native::{self, Ring};
 use super::others::{OtherTasks, SelectedTask, is_wait};
@@ -272,6 +273,7 @@ fn run() {
         threads: Vec::new(),
         functions: Vec::new(),
         addresses: Vec::new(),
+        loops: LoopThreads::default(),
         others: OtherTasks::new(Duration::from_nanos(1_000_000_000 / rate.max(1))),
         waiting: Vec::new(),
     };
@@ -329,6 +331,7 @@ struct SamplingThread {
     /// The addresses of the native stack that is being sampled, innermost first. Kept here so that
     /// the memory is reused.
     addresses: Vec<usize>,
+    loops: LoopThreads,
     others: OtherTasks,
     /// The followed threads that wait at the current sample.
     waiting: Vec<Waiting>,
@@ -398,13 +401,29 @@ impl SamplingThread {
             }
             is_anybody_left |= is_left;
         }
+        self.sample_loops(&interpreter);
         self.sample_others(&interpreter);
-        let others = &self.others;
+        let (others, loops) = (&self.others, &self.loops);
         self.threads.retain(|known| {
-            followed::all().any(|thread| thread.number == known.number)
+            is_followed(known.number)
+                || loops.has_thread(known.number)
                 || others.has_thread(known.number)
         });
         is_anybody_left
+    }
+
+    /// Samples the threads that run an event loop. Their stacks show whether the loop waits for events, or which
+    /// callback it runs.
+    fn sample_loops(&mut self, interpreter: &InterpreterState) {
+        let InterpreterState::Read(ready) = interpreter else {
+            return;
+        };
+        for thread in self.loops.look(self.process, ready, is_followed) {
+            if !self.sample_one(interpreter, thread) {
+                self.loops.forget(thread);
+                self.threads.retain(|known| known.number != thread.number);
+            }
+        }
     }
 
     /// Samples the other threads and child processes that may be the cause of the followed threads' waits. Does nothing
@@ -419,7 +438,8 @@ impl SamplingThread {
         let selected = self.others.look(&waiting, &awaited, is_new);
         for task in &selected {
             if let TaskId::Thread(number) = task.files.id
-                && followed::all().all(|known| known.number != number)
+                && !is_followed(number)
+                && !self.loops.has_thread(number)
             {
                 self.sample_other(interpreter, task, number);
             }
@@ -637,6 +657,11 @@ impl SamplingThread {
     }
 }
 
+/// Returns true if the thread with the id `number` is followed, because it makes steps or launches work.
+fn is_followed(number: i32) -> bool {
+    followed::all().any(|thread| thread.number == number)
+}
+
 /// Logs once why samples of a followed thread are missing.
 fn warn_unread(thread: Followed) {
     if thread.place < MAX_THREADS {
@@ -707,9 +732,10 @@ impl SamplingThread {
 
 /// Opens the ring buffer for a thread's native stacks, if these are requested and the kernel allows it. If the kernel
 /// refuses native stacks of any thread, no more native stacks are requested in this process. After another failure for
-/// a followed thread, only the native stacks of this thread are missing.
+/// a followed thread, only the native stacks of this thread are missing. Threads that run an event loop have no native
+/// stacks, because each interrupts its thread.
 fn open_native(thread: Followed, period: u64) -> Option<Ring> {
-    if !takes_native() {
+    if !takes_native() || thread.place >= LOOP_THREADS {
         return None;
     }
     match Ring::open(thread.number, period) {

@@ -6,6 +6,7 @@
 //! memory offsets for its version ([`layout`]) are checked once on a known stack ([`trial`]).
 
 mod layout;
+mod loops;
 mod names;
 pub mod own;
 mod snapshot;
@@ -25,6 +26,7 @@ use crate::object::Python;
 use threads::ThreadList;
 
 pub use layout::{Layout, Top, find as find_layout};
+pub use loops::{EventLoop, LoopSearch};
 pub use names::{CodeNames, OfAddress};
 pub use threads::find_thread;
 pub use walk::{TAGS, Target, Walked, Walker};

@@ -4,6 +4,8 @@
 //! find nothing, or a thread state that has been freed. [`Walker`](super::Walker) checks each thread state that it
 //! reads.
 
+use core::ops::ControlFlow;
+
 use tllmprof_cpython::ThreadsLayout;
 use tllmprof_platform::ids;
 use tllmprof_platform::peek;
@@ -34,6 +36,24 @@ impl ThreadList {
     }
 
     fn find_thread(&self, layout: &Layout, number: i32) -> Option<Target> {
+        let mut found = None;
+        self.each(layout, |target, native| {
+            found = (native == Some(number)).then_some(target);
+            match found {
+                None => ControlFlow::Continue(()),
+                Some(_) => ControlFlow::Break(()),
+            }
+        });
+        found
+    }
+
+    /// Calls `act` with each thread of the list and its kernel ID, until `act` returns `Break`. The ID is `None` if it
+    /// cannot be read. Returns `None` if the list cannot be read to its end.
+    pub(super) fn each(
+        &self,
+        layout: &Layout,
+        mut act: impl FnMut(Target, Option<i32>) -> ControlFlow<()>,
+    ) -> Option<()> {
         let id_offset = match self.layout.native {
             Some(_) => None,
             None => Some(id_offset()?),
@@ -50,12 +70,12 @@ impl ThreadList {
                 (None, Some(offset)) => number_at(id.checked_add(offset)?),
                 (None, None) => None,
             };
-            if native == Some(number) {
-                return Some(Target { state, id });
+            if act(Target { state, id }, native).is_break() {
+                break;
             }
             state = word(state.checked_add(self.layout.next)?)?;
         }
-        None
+        Some(())
     }
 }
 

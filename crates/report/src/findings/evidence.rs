@@ -6,6 +6,7 @@ use std::cell::OnceCell;
 use tllmprof_calls::{CallPurpose, Wait, kind_of};
 use tllmprof_record::Metric;
 
+use super::loop_blocks::LoopThread;
 use super::recompiles::Recompiles;
 use crate::events::facts::CallCount;
 use crate::events::iteration::Iteration;
@@ -57,6 +58,7 @@ pub(crate) struct Evidence<'a> {
     /// The name that distinguishes the process from other processes; empty if only one process has iterations.
     pub who: String,
     recompiles: OnceCell<Recompiles>,
+    event_loop: OnceCell<Option<LoopThread>>,
 }
 
 /// Number of CUDA calls of some kind, and their total time in nanoseconds.
@@ -107,6 +109,7 @@ impl<'a> Evidence<'a> {
                 sum: process.sum.as_ref()?,
                 who: name.clone(),
                 recompiles: OnceCell::new(),
+                event_loop: OnceCell::new(),
             })
         });
         let mut with: Vec<_> = with.collect();
@@ -120,6 +123,15 @@ impl<'a> Evidence<'a> {
     pub(super) fn recompiles(&self) -> &Recompiles {
         self.recompiles
             .get_or_init(|| Recompiles::find(self.process))
+    }
+
+    /// Returns the thread with the event loop that is blocked longest, according to sampled stacks; `None` if no sampled
+    /// thread runs an event loop.
+    pub(super) fn event_loop(&self) -> Option<&LoopThread> {
+        let found = self
+            .event_loop
+            .get_or_init(|| LoopThread::find(self.process));
+        found.as_ref()
     }
 
     /// Returns the qualifying iterations, which are those that the report's figures include.

@@ -10,12 +10,14 @@ mod compilation;
 mod copies;
 mod decode;
 mod definition;
+mod event_loop;
 mod evidence;
 mod fallback;
 mod gpu;
 mod host;
 mod ledger;
 mod limits;
+mod loop_blocks;
 mod padding;
 mod python;
 mod ranks;
@@ -161,6 +163,7 @@ pub fn findings(
     separate_faults(&mut findings);
     separate_fallback(&mut findings);
     separate_compilation(&mut findings, &all);
+    separate_event_loop(&mut findings);
     withdraw_code_without_processor(&mut findings);
     withdraw_code_after_waits(&mut findings, &all);
     merge_code_into_slow_rank(&mut findings, &all);
@@ -305,6 +308,18 @@ fn separate_compilation(findings: &mut [Finding], all: &[Evidence<'_>]) {
         (ledger::INPUT_RULE, ledger::MIN_PART),
     ] {
         left = subtract_loss(findings, rule, place, left);
+    }
+}
+
+/// Subtracts the loss by a blocked event loop from the losses by waits of the host in the same process, because these
+/// contain the waits for the event loop.
+fn separate_event_loop(findings: &mut [Finding]) {
+    let Some(mut left) = loss(findings, event_loop::RULE) else {
+        return;
+    };
+    let place = place_of(findings, event_loop::RULE);
+    for rule in [ledger::INPUT_RULE, ledger::BLOCKED_RULE] {
+        left = subtract_loss(findings, (rule, ledger::MIN_PART), place, left);
     }
 }
 

@@ -3,8 +3,8 @@
 use super::claims::ClaimRule;
 use super::definition::{FindingKind, Judge, Rule};
 use super::{
-    arrivals, compilation, copies, fallback, gpu, host, ledger, padding, python, ranks, routing,
-    rule, state, streams,
+    arrivals, compilation, copies, event_loop, fallback, gpu, host, ledger, padding, python, ranks,
+    routing, rule, state, streams,
 };
 use crate::events::origin::Data;
 use crate::ledger::{Claim, LedgerKind};
@@ -14,6 +14,14 @@ pub(crate) const KERNELS: &str = "--kernels";
 const METRICS: &str = "--gpu-metrics";
 const STATE_TO_KNOW: &str =
     "tllmprof run samples it where NVML is there, unless TLLMPROF_GPU_STATE is 0";
+
+const EVENT_LOOP_SAMPLES: &str = "sampled stacks of the threads that run an event loop (asyncio, uvloop), and their \
+                                  waits for events";
+const EVENT_LOOP_TO_KNOW: &str = "run with --stacks, where the kernel states the system calls of threads that sleep \
+                                  (/proc/self/task/TID/syscall)";
+const OFF_THE_LOOP: &str = "have the event loop do no long work: pass that to a thread (asyncio.to_thread, \
+                            loop.run_in_executor), or to a process if it holds the GIL; or run \
+                            more processes that take requests";
 
 const CALLS: &[Data] = &[Data::Calls];
 const GPU: &[Data] = &[Data::Gpu];
@@ -204,6 +212,18 @@ pub const RULES: &[Rule] = &[
         claims: ClaimRule::Idle(&[Claim::Input]),
         data: &[],
         judge: Judge::Undelayed(ledger::input),
+    },
+    Rule {
+        name: event_loop::RULE,
+        kind: FindingKind::Cause,
+        evidence: EVENT_LOOP_SAMPLES,
+        threshold: event_loop::blocked_when,
+        advice: OFF_THE_LOOP,
+        to_know: EVENT_LOOP_TO_KNOW,
+        needs: "",
+        claims: ClaimRule::None,
+        data: &[],
+        judge: Judge::Undelayed(event_loop::blocked),
     },
     Rule {
         name: ledger::DELAYED_RULE,
@@ -453,6 +473,18 @@ pub const RULES: &[Rule] = &[
         claims: ClaimRule::None,
         data: STEPS,
         judge: Judge::Each(ledger::batches),
+    },
+    Rule {
+        name: "late-answers",
+        kind: FindingKind::Note,
+        evidence: EVENT_LOOP_SAMPLES,
+        threshold: event_loop::late_when,
+        advice: OFF_THE_LOOP,
+        to_know: EVENT_LOOP_TO_KNOW,
+        needs: "",
+        claims: ClaimRule::None,
+        data: &[],
+        judge: Judge::Undelayed(event_loop::late),
     },
     Rule {
         name: "no-gpu-work",

@@ -87,6 +87,7 @@ mod tests {
             state: Some(state),
             frame: 1,
             sleep: None,
+            waits_for_events: false,
         }
     }
 

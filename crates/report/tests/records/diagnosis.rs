@@ -82,6 +82,8 @@ fn nothing_stands_out_in_a_healthy_one() {
         // The rules on the GPU's state are left out, because they need a separate record of samples, which this loop
         // does not have.
         .filter(|finding| !STATE_RULES.contains(&finding.rule.name))
+        // Without sampled stacks it is not known if an event loop is blocked while the steps do not wait for it.
+        .filter(|finding| finding.rule.name != "late-answers")
         .collect();
     assert!(unknown.is_empty(), "{unknown:#?}");
     assert!(

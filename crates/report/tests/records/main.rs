@@ -7,6 +7,7 @@ mod brief;
 mod common;
 mod compare;
 mod diagnosis;
+mod event_loops;
 mod gpu;
 mod groups;
 mod layers;

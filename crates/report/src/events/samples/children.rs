@@ -70,6 +70,7 @@ mod tests {
             state: Some(ThreadState::Sleeping),
             frame: 0,
             sleep: Some(sleep),
+            waits_for_events: false,
         }
     }
 

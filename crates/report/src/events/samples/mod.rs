@@ -4,6 +4,7 @@ mod children;
 mod frames;
 mod function;
 mod location;
+mod loops;
 mod native;
 mod producers;
 mod sleep;
@@ -22,6 +23,8 @@ pub(crate) use frames::Frames;
 use frames::RawFrames;
 pub(crate) use function::{Function, Origin};
 pub(crate) use location::Location;
+pub(crate) use loops::callback_start;
+use loops::is_event_wait;
 use native::Modules;
 use producers::{Meanwhile, Producers};
 pub(crate) use sleep::{ProducerShare, SleepKind};
@@ -56,6 +59,8 @@ pub struct StackSample {
     /// The sleep of the thread, as an index in [`Frames::sleeps`]; `None` if the thread did not
     /// sleep, or if the sleep is not known.
     pub sleep: Option<u32>,
+    /// True if the thread slept because its event loop (asyncio, uvloop) waited for events.
+    pub waits_for_events: bool,
 }
 
 /// The state of a thread at the time of a sample. A function is given by its index in [`Frames::functions`].
@@ -135,6 +140,7 @@ impl RawStacks {
                 state,
                 frame,
                 sleep: None,
+                waits_for_events: false,
             }),
             What::Asleep { .. } if self.asleep.len() == MAX_SAMPLES => self.left_out += 1,
             What::Asleep {
@@ -203,6 +209,7 @@ impl RawStacks {
         let asleep = self.asleep.values().map(|asleep| asleep.native);
         let mut frames = (self.frames).finish(native.chain(asleep).collect(), facts, strings);
         let mut sleeps = Sleeps::default();
+        let mut event_waits: HashMap<Asleep, bool> = HashMap::new();
         for sample in &mut self.samples {
             let is_native = sample.taken == Taken::Native;
             let asleep = self.asleep.get(&(sample.thread, sample.ticks));
@@ -212,6 +219,9 @@ impl RawStacks {
                     ..*asleep
                 };
                 sample.sleep = Some(sleeps.place(asleep, &frames));
+                sample.waits_for_events = *event_waits
+                    .entry(asleep)
+                    .or_insert_with(|| is_event_wait(&asleep, &frames));
             }
         }
         frames.sleeps = sleeps.finish();
@@ -227,9 +237,11 @@ impl RawStacks {
             strings,
         };
         producers.name_waits(&mut self.samples, &mut frames);
+        let has_calls = self.asleep.values().any(|asleep| asleep.call.is_some());
         Sampled {
             frames,
             samples: self.samples,
+            has_calls,
             host_functions: host_functions(&self.host_functions, facts, strings),
         }
     }
@@ -271,6 +283,8 @@ fn by_frequency(counts: HashMap<String, u64>) -> Vec<(String, u64)> {
 pub struct Sampled {
     pub samples: Vec<StackSample>,
     pub frames: Frames,
+    /// True if at least one sample states the system call in which its thread slept.
+    pub has_calls: bool,
     /// The labels of the host functions that the program enqueued in streams, the most frequent first.
     pub host_functions: Vec<String>,
 }

@@ -641,6 +641,7 @@ mod tests {
             }),
             frame: 0,
             sleep,
+            waits_for_events: false,
         }
     }
 

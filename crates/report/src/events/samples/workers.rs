@@ -138,6 +138,7 @@ mod tests {
             state: waits.then_some(ThreadState::Sleeping),
             frame: 1,
             sleep: waits.then_some(0),
+            waits_for_events: false,
         };
         times.map(sample).collect()
     }

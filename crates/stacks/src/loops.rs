@@ -1,0 +1,96 @@
+//! The threads that run an event loop of Python (asyncio, uvloop), and make no steps themselves. In a server, requests
+//! arrive and answers leave on such a thread. If one of its callbacks runs for long, the steps may wait for it.
+//!
+//! No function of the event loop is hooked. The sampling thread searches the interpreter's threads when sampling starts,
+//! and then at intervals, for a function that runs an event loop.
+
+use core::time::Duration;
+use std::time::Instant;
+
+use tllmprof_python::stacks::{EventLoop, LoopSearch, Ready};
+
+use super::files::{self, LOOP_THREADS, MAX_LOOPS};
+use super::followed::Followed;
+
+/// The shortest time between two searches.
+const MIN_SEARCH_INTERVAL: Duration = Duration::from_secs(1);
+/// The shortest time between two searches, as a multiple of the time that the previous search took. With 200, searches
+/// take at most 0.5 % of the sampling thread's time.
+const MIN_INTERVAL_RATIO: u32 = 200;
+
+/// The threads that run an event loop.
+#[derive(Default)]
+pub(crate) struct LoopThreads {
+    search: LoopSearch,
+    /// The index is that of the thread's files, counted from [`LOOP_THREADS`].
+    threads: [Option<EventLoop>; MAX_LOOPS],
+    /// The earliest time of the next search; `None` before the first one.
+    next: Option<Instant>,
+}
+
+impl LoopThreads {
+    /// Returns the threads that run an event loop, and searches for them if it is time to. `process` is the id of this
+    /// process. A thread for which `is_followed` returns true is left out, because it is sampled anyway.
+    pub(crate) fn look(
+        &mut self,
+        process: i32,
+        ready: &Ready,
+        is_followed: fn(i32) -> bool,
+    ) -> impl Iterator<Item = Followed> + use<> {
+        let now = Instant::now();
+        if self.next.is_none_or(|next| now >= next) {
+            let found = self.search.search(process, ready, MAX_LOOPS, is_followed);
+            let took = now.elapsed();
+            self.next = Some(now + MIN_SEARCH_INTERVAL.max(took * MIN_INTERVAL_RATIO));
+            self.add(&found);
+        }
+        for place in 0..MAX_LOOPS {
+            let number = self.threads[place].map(|thread| thread.number);
+            if number.is_some_and(is_followed) {
+                self.remove(place);
+            }
+        }
+        let threads = self.threads.into_iter().enumerate();
+        threads.filter_map(|(place, thread)| {
+            thread.map(|EventLoop { number, target }| Followed {
+                place: LOOP_THREADS + place,
+                number,
+                target: Some(target),
+            })
+        })
+    }
+
+    /// Returns true if the thread with the id `number` runs an event loop.
+    pub(crate) fn has_thread(&self, number: i32) -> bool {
+        let mut threads = self.threads.iter().flatten();
+        threads.any(|thread| thread.number == number)
+    }
+
+    /// Forgets a thread, because it has ended.
+    pub(crate) fn forget(&mut self, thread: Followed) {
+        self.remove(thread.place - LOOP_THREADS);
+    }
+
+    /// Adds threads that a search has found. A thread that the search has not found stays: its stack may have changed
+    /// while it was read, or its event loop may start again.
+    fn add(&mut self, found: &[EventLoop]) {
+        for thread in found {
+            let is_it = |known: &Option<EventLoop>| {
+                known.is_some_and(|known| known.number == thread.number)
+            };
+            let known = self.threads.iter().position(is_it);
+            let place = known.or_else(|| self.threads.iter().position(Option::is_none));
+            if let Some(place) = place {
+                if known.is_none() {
+                    files::close(LOOP_THREADS + place);
+                }
+                self.threads[place] = Some(*thread);
+            }
+        }
+    }
+
+    fn remove(&mut self, place: usize) {
+        files::close(LOOP_THREADS + place);
+        self.threads[place] = None;
+    }
+}
