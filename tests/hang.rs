@@ -327,6 +327,18 @@ fn work_that_the_gpu_does_not_end_is_named() {
 }
 
 #[test]
+fn a_host_function_for_which_the_gpu_waits_is_named() {
+    let variables = [("HANG_ENDLESS", "40"), ("STANDIN_HOST_THREAD", "1")];
+    let run = Run::with_fault("host", &variables);
+    let (text, _) = run.verdict("gpu", STUCK);
+    let expected = [
+        "rank 2: ",
+        "the GPU waits for the host function wait_for_copy (rank), which sleeps in pause since",
+    ];
+    assert_has(&text, &expected);
+}
+
+#[test]
 fn ranks_that_are_slow_are_not_stuck() {
     let run = Run::with_fault("slow", &[]);
     let (text, _) = run.verdict("moves", NOT_STUCK);

@@ -1,6 +1,7 @@
 """Checks `tllmprof hang` on several ranks of which one hangs. The command must name this rank and the reason within
 seconds."""
 import collections
+import glob
 import json
 import os
 import re
@@ -29,6 +30,8 @@ FAULTS = {"none": (("moves",), "slow, not stuck"), "sleep": (LATE, "hold_up"), "
 # Time limit in seconds. Within it, NCCL and the ranks must start, the hang must begin, and `tllmprof hang` must give a
 # final verdict.
 LONGEST_S = 120
+# Number of words that are kept of the stack of each thread if a verdict is wrong.
+STACK_WORDS = 128
 RULE = "py:__main__:step"
 # SERVED_S: seconds for which `tllmprof hang` judges a healthy server again and again. PAUSE_S: pause between two
 # verdicts in seconds. START_S: seconds that the server may need in addition, to start and to end.
@@ -72,9 +75,52 @@ def is_final(fault, answer, ranks):
     return kind == "moves" if fault == "none" else answer["verdict"]["answer"] == "stuck"
 
 
+def stack(pid, call):
+    """Returns the innermost words of a sleeping thread's stack. `call`: its system call, as `/proc` shows it."""
+    try:
+        with open(f"/proc/{pid}/mem", "rb", 0) as memory:
+            memory.seek(int(call.split()[-2], 16))
+            words = memory.read(8 * STACK_WORDS)
+    except (OSError, IndexError, ValueError, OverflowError):
+        return []
+    return [f"{int.from_bytes(words[at:at + 8], 'little'):#x}" for at in range(0, len(words), 8)]
+
+
+def text_of(path):
+    with open(path) as file:
+        return file.read().strip()
+
+
+def threads(pid):
+    """Returns the name, state, system call and stack of each thread of a process."""
+    found = []
+    for folder in sorted(glob.glob(f"/proc/{pid}/task/*")):
+        try:
+            name, call, status = (text_of(f"{folder}/{file}") for file in ("comm", "syscall", "stat"))
+        except OSError:
+            continue
+        found.append({"id": int(os.path.basename(folder)), "name": name, "state": status.rpartition(")")[2].split()[0], "call": call, "stack": stack(pid, call)})
+    return found
+
+
+def keep(base, answer, took_s, pids):
+    """Leaves the evidence for a wrong verdict in files that begin with `base`: the output of `tllmprof hang --json`, the
+    threads of each rank, and the mappings of each rank, which show to which module an address belongs."""
+    with open(base + ".json", "w") as file:
+        json.dump({"took_s": took_s, "answer": answer, "threads": [threads(pid) for pid in pids]}, file, indent=1)
+    for rank, pid in enumerate(pids):
+        try:
+            maps = text_of(f"/proc/{pid}/maps")
+        except OSError:
+            continue
+        with open(f"{base}-rank-{rank}.maps", "w") as file:
+            file.write(maps)
+
+
 def measured(bench, words, fault, ranks, shimmed):
     """Runs the program `words` in several ranks, with the fault in rank 1, and judges the verdict. Returns
-    (description, True if the verdict is right). `shimmed`: the function that returns a rank's environment."""
+    (description, True if the verdict is right). `shimmed`: the function that returns a rank's environment. If the verdict
+    is wrong, the evidence stays in the folder of gpu-check, which --keep keeps."""
     port = free_port()
     with tempfile.TemporaryDirectory(dir=bench.folder) as folder:
         running = []
@@ -90,11 +136,13 @@ def measured(bench, words, fault, ranks, shimmed):
             while time.monotonic() < until and not is_final(fault, answer, ranks):
                 answer, took_s = asked(bench.command, folder)
                 time.sleep(0.2)
+            got, wrong = judge(fault, answer, took_s)
+            if wrong:
+                keep(os.path.join(bench.folder, f"hang-{ranks}-ranks-{fault}"), answer, took_s, [one.pid for one in running])
         finally:
             for one in running:
                 one.kill()
                 one.wait()
-    got, wrong = judge(fault, answer, took_s)
     return got + (f" ({'; '.join(wrong)})" if wrong else ""), not wrong
 
 

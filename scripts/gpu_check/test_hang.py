@@ -1,5 +1,9 @@
 """Tests how gpu-check judges the verdicts of `tllmprof hang`. The verdicts are written by hand."""
+import json
+import os
+import subprocess
 import sys
+import tempfile
 import unittest
 
 sys.dont_write_bytecode = True
@@ -30,6 +34,22 @@ class Judged(unittest.TestCase):
         self.assertFalse(hang.is_final("sleep", answer(kind="moves", said="not-stuck"), 2))
         self.assertTrue(hang.is_final("none", answer(kind="moves", said="not-stuck"), 2))
         self.assertFalse(hang.is_final("none", None, 2))
+
+    def test_a_wrong_verdict_leaves_its_evidence(self):
+        sleeper = subprocess.Popen(["sleep", "60"])
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                base = os.path.join(folder, "hang-2-ranks-host")
+                hang.keep(base, answer(kind="gpu"), 1.5, [sleeper.pid, 2**22 + 1])
+                with open(base + ".json") as file:
+                    kept = json.load(file)
+                self.assertEqual(sorted(os.listdir(folder)), ["hang-2-ranks-host-rank-0.maps", "hang-2-ranks-host.json"])
+        finally:
+            sleeper.kill()
+            sleeper.wait()
+        self.assertEqual(kept["answer"]["verdict"]["kind"], "gpu")
+        self.assertEqual([len(of_rank) for of_rank in kept["threads"]], [1, 0])
+        self.assertEqual(kept["threads"][0][0]["id"], sleeper.pid)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 
 #include "loop.h"
 
+#include <dlfcn.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -76,6 +77,24 @@ static void __attribute__((noinline)) wait_for_work(void)
         poll(NULL, 0, -1);
 }
 
+/* A host function. It has a frame pointer, as the code of many distributions does, so only the register rbp leads to
+ * its caller. `tllmprof hang` does not know this register. */
+static void __attribute__((noinline, optimize("no-omit-frame-pointer"))) wait_for_copy(void *unused)
+{
+    (void)unused;
+    for (;;)
+        pause();
+}
+
+/* Enqueues the host function. The program finds the driver's function by itself, as ctypes does. */
+static void launch_host_function(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    int (*launch)(void *, void (*)(void *), void *);
+    *(void **)&launch = dlsym(driver, "cuLaunchHostFunc");
+    launch(NULL, wait_for_copy, NULL);
+}
+
 static void fail(const char *fault)
 {
     if (strcmp(fault, "sleeps") == 0)
@@ -90,6 +109,8 @@ static void fail(const char *fault)
         take_lock(keep_lock);
     else if (strcmp(fault, "deadlock") == 0)
         take_lock(lock_one_then_other);
+    else if (strcmp(fault, "host") == 0)
+        launch_host_function();
     else if (strcmp(fault, "works") == 0)
         compile();
 }

@@ -98,8 +98,8 @@ CUresult call_admit(const char *function, const void *first, enum need need);
 /* Ends a call of one of the driver's functions, and returns `result`. Must be the last call in that
  * function. The caller does not hold the driver's lock. */
 CUresult call_end(const char *function, CUresult result);
-/* Waits until the time `until` of the GPU's clock, and then for STANDIN_WAIT_US. The caller does
- * not hold the driver's lock. */
+/* Waits until the time `until` of the GPU's clock, then for all host functions, and then for STANDIN_WAIT_US. The
+ * caller does not hold the driver's lock. */
 void host_wait(uint64_t until);
 /* Returns the error that STANDIN_FAILS sets for this function. */
 CUresult injected(const char *function);
@@ -163,6 +163,8 @@ CUresult refuse_under_capture(const char *function, const void *first, CUstream 
 /* Function of launch.c. Runs the node now, or adds it to the graph if the stream is being captured. `exec` and
  * `number` identify the node as in tool_run(). The caller holds the driver's lock. */
 CUresult submit(CUstream stream, struct node node, unsigned int exec, unsigned int number);
+/* Also of launch.c. Waits until no thread of the driver runs a host function. The caller does not hold the lock. */
+void wait_for_host_functions(void);
 
 /* Functions of graph.c. The caller holds the driver's lock. */
 bool graph_add(CUgraph graph, struct node node);

@@ -1,7 +1,56 @@
-/* Kernel launches. */
+/* Launches of kernels and host functions. */
 #include "driver.h"
 
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+struct host_call {
+    CUhostFn function;
+    void *data;
+};
+
+/* Number of host functions that threads of the driver run. */
+static atomic_uint running;
+
+static void *run_host_function(void *given)
+{
+    struct host_call call = *(struct host_call *)given;
+    free(given);
+    call.function(call.data);
+    atomic_fetch_sub(&running, 1);
+    return NULL;
+}
+
+/* Calls a host function: in the calling thread, or with STANDIN_HOST_THREAD in a thread of the driver, as the real
+ * driver does. */
+static void call_host_function(const struct node *node)
+{
+    if (getenv("STANDIN_HOST_THREAD") == NULL) {
+        node->host(node->to);
+        return;
+    }
+    pthread_t thread;
+    struct host_call *call = malloc(sizeof *call);
+    if (call == NULL)
+        abort();
+    *call = (struct host_call){node->host, node->to};
+    atomic_fetch_add(&running, 1);
+    if (pthread_create(&thread, NULL, run_host_function, call) != 0)
+        abort();
+    pthread_detach(thread);
+}
+
+void wait_for_host_functions(void)
+{
+    int saved_errno = errno;
+    while (atomic_load(&running) > 0)
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    errno = saved_errno;
+}
 
 CUresult submit(CUstream stream, struct node node, unsigned int exec, unsigned int number)
 {
@@ -30,7 +79,7 @@ CUresult submit(CUstream stream, struct node node, unsigned int exec, unsigned i
             run_kernel(node.kernel_buffer);
             break;
         case HOST_NODE:
-            node.host(node.to);
+            call_host_function(&node);
             break;
         default:
             break;

@@ -158,6 +158,7 @@ CUresult call_end(const char *function, CUresult result)
 void host_wait(uint64_t until)
 {
     sleep_until(until);
+    wait_for_host_functions();
     tool_wait();
     if (wait_us <= 0)
         return;

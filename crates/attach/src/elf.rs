@@ -154,6 +154,19 @@ impl Module {
         self.range.contains(&address)
     }
 
+    /// Returns true if the module's headers state that there is code at the address.
+    pub(crate) fn has_code_at(&self, address: u64) -> bool {
+        let mut code = self
+            .headers
+            .iter()
+            .filter(|header| header.kind == PT_LOAD && header.flags & 1 != 0);
+        let is_in = |header: &Header| {
+            let start = self.base.wrapping_add(header.address);
+            (start..start.wrapping_add(header.memory_size)).contains(&address)
+        };
+        self.contains(address) && code.any(is_in)
+    }
+
     pub(crate) fn file_name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or_default()
     }

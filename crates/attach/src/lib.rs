@@ -33,6 +33,8 @@ mod memory;
 #[cfg(target_arch = "x86_64")]
 mod places;
 #[cfg(target_arch = "x86_64")]
+mod return_address;
+#[cfg(target_arch = "x86_64")]
 mod safe;
 #[cfg(target_arch = "x86_64")]
 mod stub;

@@ -1,5 +1,5 @@
-//! Finds the callers of a stopped thread. Only the unwind tables (`.eh_frame`) of the loaded modules are used. If the
-//! tables have no entry for the code of a frame, the callers of this frame are unknown.
+//! Finds the callers of a thread by the unwind tables (`.eh_frame`) of the loaded modules. If the tables have no entry
+//! for the code of a frame, the callers of this frame are unknown.
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EndianSlice, Evaluation, EvaluationResult, Expression,
@@ -8,6 +8,7 @@ use gimli::{
 
 use crate::elf::Module;
 use crate::memory::ProcessMemory;
+use crate::return_address::find_frame_end;
 
 /// Maximum number of stack frames of a thread that are read. The outer frames of a deeper stack stay unknown.
 const MAX_FRAMES: usize = 4096;
@@ -23,6 +24,15 @@ const RIP: usize = 16;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
+/// What is done if the unwind tables refer to a register whose value is not known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum UnknownRegister {
+    /// The callers are unknown.
+    Stop,
+    /// The stack is searched for a likely return address. The frames that are found may be wrong.
+    SearchStack,
+}
+
 /// Returns the code address of each stack frame of a thread, the innermost first: the current instruction, then the
 /// return addresses. Returns `None` if the frames are not known up to the outermost one.
 pub(crate) fn frames(
@@ -31,7 +41,13 @@ pub(crate) fn frames(
     registers: Registers,
 ) -> Option<Vec<u64>> {
     let mut frames = Vec::new();
-    follow(memory, modules, registers, &mut frames)?;
+    follow(
+        memory,
+        modules,
+        registers,
+        UnknownRegister::Stop,
+        &mut frames,
+    )?;
     Some(frames)
 }
 
@@ -44,21 +60,24 @@ pub(crate) const fn start(stack_pointer: u64, instruction: u64) -> Registers {
 }
 
 /// Adds the code addresses of the thread's stack frames to `frames`, the innermost first, up to the last frame that can
-/// be found. Returns `None` if that last frame is not the outermost one.
+/// be found. `unknown` says what to do in a frame whose caller depends on a register that is not known. Returns `None`
+/// if the last frame is not the outermost one.
 pub(crate) fn follow(
     memory: &ProcessMemory,
     modules: &[Module],
     mut registers: Registers,
+    unknown: UnknownRegister,
     frames: &mut Vec<u64>,
 ) -> Option<()> {
     frames.push(registers[RIP]?);
     // A return address is looked up one byte earlier: if a call is the last instruction of its function, its return
     // address already belongs to the next function.
     let mut is_return = false;
+    let searched = (unknown == UnknownRegister::SearchStack).then_some(modules);
     while frames.len() < MAX_FRAMES {
         let address = registers[RIP]?.checked_sub(u64::from(is_return))?;
         let module = modules.iter().find(|module| module.contains(address))?;
-        let step = step(memory, module, address, &registers)?;
+        let step = step(memory, module, address, &registers, searched)?;
         let Some((next, is_signal)) = step else {
             return Some(());
         };
@@ -75,7 +94,8 @@ pub(crate) fn follow(
 
 /// Finds the caller of the code at `address`. Returns the caller's registers and a flag. The flag is true if the
 /// caller made no call, but a signal interrupted it. The outer `None` means that the caller is unknown; the inner
-/// `None` means that there is no caller.
+/// `None` means that there is no caller. If the caller can be found only by a register that is not known, the stack is
+/// searched for a return address into one of the modules `searched`, unless these are `None`.
 #[allow(
     clippy::type_complexity,
     reason = "the two answers differ: not known, and none"
@@ -85,6 +105,7 @@ fn step(
     module: &Module,
     address: u64,
     registers: &Registers,
+    searched: Option<&[Module]>,
 ) -> Option<Option<(Registers, bool)>> {
     let entry = FrameEntry::find(memory, module, address)?;
     let bases = BaseAddresses::default().set_eh_frame(entry.address);
@@ -108,9 +129,13 @@ fn step(
         evaluate(memory, expression.evaluation(encoding), registers, first)
     };
     let cfa = match row.cfa() {
-        CfaRule::RegisterAndOffset { register, offset } => {
-            value(registers, *register)?.wrapping_add_signed(*offset)
-        }
+        CfaRule::RegisterAndOffset { register, offset } => match value(registers, *register) {
+            Some(value) => value.wrapping_add_signed(*offset),
+            None => {
+                let function = fde.initial_address();
+                find_frame_end(memory, searched?, module, function, registers[RSP]?)?
+            }
+        },
         CfaRule::Expression(expression) => evaluate(expression.get(&section).ok()?, None)?,
     };
     let mut next: Registers = [None; 17];

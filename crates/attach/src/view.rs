@@ -4,7 +4,7 @@ use std::io;
 
 use crate::elf::{self, Module};
 use crate::memory::{self, ProcessMemory};
-use crate::unwind;
+use crate::unwind::{self, UnknownRegister};
 
 /// The memory of a process, and the modules that were loaded when this view was opened.
 pub struct ProcessView {
@@ -34,12 +34,19 @@ impl ProcessView {
     }
 
     /// Returns the stack of a sleeping thread, the innermost frame first. Outer frames that cannot be found are
-    /// missing. The caller has read `stack_pointer` and `instruction` from `/proc/PID/task/TID/syscall`.
+    /// missing. The caller has read `stack_pointer` and `instruction` from `/proc/PID/task/TID/syscall`. The other
+    /// registers are not known, so return addresses may have to be guessed from the stack's content.
     #[must_use]
     pub fn frames(&self, stack_pointer: u64, instruction: u64) -> Vec<NativeFrame> {
         let mut addresses = Vec::new();
         let registers = unwind::start(stack_pointer, instruction);
-        let _ = unwind::follow(&self.memory, &self.modules, registers, &mut addresses);
+        let _ = unwind::follow(
+            &self.memory,
+            &self.modules,
+            registers,
+            UnknownRegister::SearchStack,
+            &mut addresses,
+        );
         let frame = |(index, address): (usize, u64)| {
             let address = address.checked_sub(u64::from(index > 0))?;
             let module = self
@@ -81,29 +88,73 @@ impl ProcessView {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+    use std::sync::mpsc;
+
     use super::*;
 
-    #[test]
-    fn the_stack_of_a_thread_that_sleeps_is_read_without_stopping_it() {
-        let (send, receive) = std::sync::mpsc::channel::<()>();
-        let (tell, told) = std::sync::mpsc::channel();
-        let thread = std::thread::spawn(move || {
-            // SAFETY: the function `gettid` has no arguments.
-            tell.send(unsafe { libc::gettid() }).unwrap();
-            let _ = receive.recv();
-        });
-        let path = format!("/proc/self/task/{}/syscall", told.recv().unwrap());
-        let registers = loop {
+    // read(file, to, count): makes the system call in a frame of its own, as code with frame pointers does. The caller
+    // can then be found only by the register RBP. On the stack, nearer than the return address, is the address behind
+    // another call instruction.
+    core::arch::global_asm!(
+        ".pushsection .text.tllmprof_made_read,\"ax\",@progbits",
+        ".p2align 4",
+        ".hidden tllmprof_made_read",
+        ".globl tllmprof_made_read",
+        ".type tllmprof_made_read,@function",
+        "tllmprof_made_read:",
+        ".cfi_startproc",
+        "push rbp",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset 6, -16",
+        "mov rbp, rsp",
+        ".cfi_def_cfa_register 6",
+        "sub rsp, 64",
+        "lea rcx, [rip + 99f]",
+        "mov qword ptr [rsp + 24], rcx",
+        "xor eax, eax",
+        "syscall",
+        "leave",
+        ".cfi_def_cfa 7, 8",
+        "ret",
+        "call rax",
+        "99:",
+        "ret",
+        ".cfi_endproc",
+        ".size tllmprof_made_read, . - tllmprof_made_read",
+        ".popsection",
+    );
+
+    unsafe extern "C" {
+        fn tllmprof_made_read(file: i32, to: *mut u8, count: usize) -> isize;
+    }
+
+    /// Waits until the thread sleeps in the system call `number`. Returns its stack pointer and instruction pointer.
+    fn registers(thread: i32, number: libc::c_long) -> [u64; 2] {
+        let path = format!("/proc/self/task/{thread}/syscall");
+        loop {
             let text = std::fs::read_to_string(&path).unwrap();
             let words: Vec<_> = text.split_whitespace().collect();
-            if let [number, .., stack, instruction] = words[..]
-                && number.parse() == Ok(libc::SYS_futex)
+            if let [found, .., stack, instruction] = words[..]
+                && found.parse() == Ok(number)
             {
                 let hexadecimal = |word: &str| u64::from_str_radix(&word[2..], 16).unwrap();
                 break [stack, instruction].map(hexadecimal);
             }
             std::thread::yield_now();
-        };
+        }
+    }
+
+    #[test]
+    fn the_stack_of_a_thread_that_sleeps_is_read_without_stopping_it() {
+        let (send, receive) = mpsc::channel::<()>();
+        let (tell, told) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: the function `gettid` has no arguments.
+            tell.send(unsafe { libc::gettid() }).unwrap();
+            let _ = receive.recv();
+        });
+        let registers = registers(told.recv().unwrap(), libc::SYS_futex);
         let view = ProcessView::open(std::process::id().cast_signed()).unwrap();
         let frames = view.frames(registers[0], registers[1]);
         drop(send);
@@ -112,6 +163,32 @@ mod tests {
         assert!(frames[0].path.contains("libc"), "{frames:?}");
         assert!(
             frames.iter().any(|frame| *frame.path == *program),
+            "{frames:?}"
+        );
+    }
+
+    #[test]
+    fn the_callers_of_code_with_a_frame_pointer_are_found() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let (tell, told) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let mut byte = 0;
+            // SAFETY: the function `gettid` has no arguments, and there is room for the byte that is read.
+            unsafe {
+                tell.send(libc::gettid()).unwrap();
+                tllmprof_made_read(reader.as_raw_fd(), &raw mut byte, 1)
+            }
+        });
+        let registers = registers(told.recv().unwrap(), libc::SYS_read);
+        let view = ProcessView::open(std::process::id().cast_signed()).unwrap();
+        let frames = view.frames(registers[0], registers[1]);
+        drop(writer);
+        assert_eq!(thread.join().unwrap(), 0);
+        let program = std::env::current_exe().unwrap();
+        assert!(*frames[0].path == *program, "{frames:?}");
+        // The outermost functions, which start each thread, belong to the C library.
+        assert!(
+            frames.len() > 3 && frames[frames.len() - 1].path.contains("libc"),
             "{frames:?}"
         );
     }

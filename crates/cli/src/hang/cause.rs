@@ -88,20 +88,25 @@ impl StuckCause {
         Self::new(VerdictKind::Deadlock, text)
     }
 
-    /// Adds to the text the host function that a thread of the CUDA driver runs, if the rank waits for the GPU and
-    /// there is such a thread.
+    /// Adds to the text the host function that a thread of the CUDA driver runs, if there is such a thread and the rank
+    /// waits for the GPU. If the main thread does not sleep in a system call, the rank may wait for the GPU in a loop.
     fn with_host_function(mut self, rank: &RankState) -> Self {
+        let may_wait = matches!(
+            self.kind,
+            VerdictKind::Gpu | VerdictKind::Busy | VerdictKind::Unclear
+        );
         let mut threads = rank.threads.iter();
-        if self.kind == VerdictKind::Gpu
-            && let Some((thread, (name, module))) =
+        if may_wait
+            && let Some((thread, function)) =
                 threads.find_map(|thread| Some((thread, thread.host_function()?)))
         {
-            let call = thread.call.as_deref().unwrap_or("an unknown system call");
+            let does = match &thread.call {
+                _ if thread.waits_for_gil => "waits for the GIL".to_owned(),
+                Some(call) => format!("sleeps in {call}"),
+                None => "sleeps in an unknown system call".to_owned(),
+            };
             self.is_host_function = true;
-            self.text = format!(
-                "{}; the GPU waits for the host function {name} ({module}), which sleeps in {call}",
-                self.text
-            );
+            self.text = format!("{}; the GPU waits for {function}, which {does}", self.text);
         }
         self
     }

@@ -359,7 +359,12 @@ fn waiting_for_gpu(
     let waiting = waiting.collect::<Vec<_>>();
     let others = part.iter().copied().filter(|one| !waiting.contains(one));
     let others = others.collect::<Vec<_>>();
-    let mut odd = of_kind(VerdictKind::Idle).filter(|_| others.len() < waiting.len());
+    // If the GPU of a rank waits for a function on the host, the GPUs of the other ranks wait for that rank. So the
+    // verdict names the host function of that rank.
+    let in_host_function = causes.iter().find(|(_, cause)| cause.is_host_function);
+    let is_unexplained = in_host_function.is_none();
+    let mut odd =
+        of_kind(VerdictKind::Idle).filter(|_| is_unexplained && others.len() < waiting.len());
     if let Some((index, cause)) = odd.next() {
         let text = format!(
             "{}, while the others wait for the GPU",
@@ -367,14 +372,13 @@ fn waiting_for_gpu(
         );
         return HangVerdict::new(Answer::Stuck, VerdictKind::NotEntered, others, text);
     }
-    if let Some(verdict) = captured_mismatch(ranks, part).filter(|_| others.is_empty()) {
+    if is_unexplained
+        && others.is_empty()
+        && let Some(verdict) = captured_mismatch(ranks, part)
+    {
         return verdict;
     }
-    // If the GPU of a rank waits for a function on the host, the GPUs of the other ranks wait for that rank. So the
-    // verdict names the host function of that rank.
-    let mut in_host_function =
-        of_kind(VerdictKind::Gpu).filter(|(_, cause)| cause.is_host_function);
-    let first = in_host_function.next().or(of_kind(VerdictKind::Gpu).next());
+    let first = in_host_function.or(of_kind(VerdictKind::Gpu).next());
     let text = first.map_or_else(String::new, |(index, cause)| {
         cause_since(&ranks[*index], cause)
     });
@@ -388,7 +392,11 @@ fn waiting_for_gpu(
             format!("{text}; earlier steps took up to {}", Time(longest)),
         ),
     };
-    HangVerdict::new(answer, VerdictKind::Gpu, waiting, text)
+    let mut its = waiting;
+    its.extend(first.map(|(index, _)| *index));
+    its.sort_unstable();
+    its.dedup();
+    HangVerdict::new(answer, VerdictKind::Gpu, its, text)
 }
 
 /// Returns the duration of the longest step, in nanoseconds, among the latest steps of the ranks in `part`.

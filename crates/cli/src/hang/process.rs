@@ -201,9 +201,9 @@ fn system_calls(pid: u64, before: &CpuTimes) -> BTreeMap<u32, SystemCallState> {
 }
 
 /// Reads the threads of a process into `rank`, and the stacks of its main thread and of the threads for which the main
-/// thread waits. If the main thread waits for the GPU, also reads the stacks of the CUDA driver's threads. `before` is
-/// the processor time of each thread when the process was first read. If the process's memory cannot be read, returns
-/// the reason.
+/// thread waits. If the main thread waits for the GPU, or may do so in a loop, also reads the stacks of the CUDA
+/// driver's threads. `before` is the processor time of each thread when the process was first read. If the process's
+/// memory cannot be read, returns the reason.
 pub(crate) fn look(
     pid: u64,
     before: &CpuTimes,
@@ -258,19 +258,21 @@ pub(crate) fn look(
     read_stacks(pid, &view, python.as_ref(), &calls, symbols, rank);
     if rank
         .main_thread()
-        .is_some_and(|thread| thread.gpu_wait().is_some())
+        .is_some_and(|thread| thread.gpu_wait().is_some() || thread.call.is_none())
     {
-        read_stacks_of_drivers_threads(pid, &view, &calls, symbols, rank);
+        read_stacks_of_drivers_threads(pid, &view, python.as_ref(), &calls, symbols, rank);
     }
     Ok(())
 }
 
-/// Reads the native stacks of the threads that the CUDA driver has started. These threads run the host functions of
-/// streams and graphs, for which the GPU waits. A thread of the driver is recognized by the names of the functions on
-/// its stack. So the stacks of all sleeping threads are read, up to a limit.
+/// Reads the stacks of the threads that the CUDA driver has started. These threads run the host functions of streams
+/// and graphs, for which the GPU waits. A thread of the driver is recognized by the modules of the functions on its
+/// stack. So the native stacks of all sleeping threads are read, up to a limit. The newest threads, which have the
+/// highest ids, come first, because the driver may start a thread only when a program enqueues a host function.
 fn read_stacks_of_drivers_threads(
     pid: u64,
     view: &ProcessView,
+    python: Option<&PythonState<'_>>,
     calls: &BTreeMap<u32, SystemCallState>,
     symbols: &Symbols,
     rank: &mut RankState,
@@ -278,6 +280,7 @@ fn read_stacks_of_drivers_threads(
     let unread = rank
         .threads
         .iter_mut()
+        .rev()
         .filter(|thread| thread.native.is_empty());
     for thread in unread.take(MAX_THREADS_OF_DRIVER) {
         if let Some(call) = calls.get(&thread.id) {
@@ -287,6 +290,9 @@ fn read_stacks_of_drivers_threads(
                 .any(|frame| frame.path.contains("/libcuda.so"))
             {
                 thread.native = symbols.names(pid, &frames);
+            }
+            if let Some(python) = python.filter(|_| thread.host_function().is_some()) {
+                thread.python = python.stack(thread.id);
             }
         }
     }

@@ -207,21 +207,31 @@ impl ProcessThread {
         (!waits_for_lock && self.call.is_some()).then_some(caller)
     }
 
-    /// Returns the program's function that the CUDA driver runs on this thread as a host function of a stream or
-    /// graph. The result has the function's name and the file name of its module. `None` if the driver runs no function
-    /// on this thread, or only functions of system libraries.
-    pub(crate) fn host_function(&self) -> Option<&(String, String)> {
-        let is_driver = |module: &str| module.starts_with("libcuda.so");
-        let driver = self
-            .native
+    /// Returns a description of the program's function that the CUDA driver runs on this thread as a host function of a
+    /// stream or graph, such as `the host function f (server)`. If the function has called Python code, the description
+    /// names the Python function in which the thread is. `None` if the driver runs no function on this thread, or only
+    /// functions of system libraries and of CUDA.
+    pub(crate) fn host_function(&self) -> Option<String> {
+        let is_own = |module: &str| !is_system(module) && !is_cuda(module);
+        let called = self.native.iter().rposition(|(_, module)| is_own(module))?;
+        let (inner, outer) = self.native.split_at(called + 1);
+        if !outer
             .iter()
-            .position(|(_, module)| is_driver(module))?;
-        let (_, outer) = self.native.split_at(driver);
-        let is_drivers_own = outer
-            .iter()
-            .all(|(_, module)| is_driver(module) || is_system(module));
-        let called = self.native[..driver].last()?;
-        (is_drivers_own && !is_system(&called.1)).then_some(called)
+            .any(|(_, module)| module.starts_with("libcuda.so"))
+        {
+            return None;
+        }
+        if let Some(function) = self.function().filter(|_| !self.python.is_empty()) {
+            return Some(format!("the host function {function}"));
+        }
+        // A callback of a Python program begins in libffi, which calls the function that matters.
+        let mut named = inner.iter().rev();
+        let named = named.find(|(_, module)| !module.starts_with("libffi."));
+        let (name, module) = named.unwrap_or(&self.native[called]);
+        Some(match name.is_empty() {
+            true => format!("a host function of {module}"),
+            false => format!("the host function {name} ({module})"),
+        })
     }
 
     /// Returns the function in which the thread is: a Python function if there is one, otherwise a native function that
@@ -255,6 +265,19 @@ fn is_system(module: &str) -> bool {
         "libtllmprof",
     ];
     SYSTEM.iter().any(|name| module.starts_with(name))
+}
+
+/// Returns true if `module` is the file name of a library of CUDA through which the driver may call the program's host
+/// functions.
+fn is_cuda(module: &str) -> bool {
+    const CUDA: [&str; 5] = [
+        "libcuda.so",
+        "libcudart.so",
+        "libcupti.so",
+        "libcudadebugger.so",
+        "libnvidia-",
+    ];
+    CUDA.iter().any(|name| module.starts_with(name))
 }
 
 /// Returns true if a Python function, given as `NAME (FILE:LINE)`, belongs to Python's standard library.

@@ -916,3 +916,81 @@ fn a_host_function_for_which_the_gpu_waits_is_named() {
         assert!(!judged(&ranks).3.contains("host function"));
     }
 }
+
+#[test]
+fn a_host_function_is_named_by_what_is_known_of_it() {
+    let mut ranks = ranks();
+    let driver = "libcuda.so.580.159.03";
+    let mut named = |frames: &[(&str, &str)], python: &[&str], waits_for_gil| {
+        let owned = |(name, module): &(&str, &str)| ((*name).to_owned(), (*module).to_owned());
+        ranks[3].threads[1] = ProcessThread {
+            native: frames.iter().map(owned).collect(),
+            python: python.iter().map(|&name| name.to_owned()).collect(),
+            waits_for_gil,
+            ..asleep(401, "")
+        };
+        judged(&ranks).3
+    };
+    // The runtime calls the program's function for `cudaStreamAddCallback`, and the stack may end in the driver.
+    let text = named(
+        &[
+            ("pause", "libc.so.6"),
+            ("f", "server"),
+            ("", "libcudart.so.13"),
+            ("", driver),
+        ],
+        &[],
+        false,
+    );
+    assert!(text.contains("waits for the host function f (server), which sleeps"));
+    let callback = [
+        ("take_gil", "python3"),
+        ("closure_fcn", "_ctypes.so"),
+        ("", "libffi.so.8.1.4"),
+        ("", driver),
+        ("start_thread", "libc.so.6"),
+    ];
+    let text = named(&callback, &["wait (copy.py:7)"], false);
+    assert!(text.contains("waits for the host function wait (copy.py:7), which sleeps"));
+    let text = named(&callback, &[], true);
+    let expected = "waits for the host function closure_fcn (_ctypes.so), which waits for the GIL";
+    assert!(text.contains(expected), "{text}");
+    let text = named(&[("", "libhost.so"), ("", driver)], &[], false);
+    assert!(text.contains("waits for a host function of libhost.so, which"));
+    // Libraries of the driver run on its threads, too.
+    let text = named(
+        &[("", "libnvidia-ptxjitcompiler.so.1"), ("", driver)],
+        &[],
+        false,
+    );
+    assert!(!text.contains("host function"), "{text}");
+}
+
+#[test]
+fn a_host_function_is_named_rather_than_ranks_that_wait_or_sleep() {
+    let mut ranks = ranks();
+    let frames = [("wait_for_copy", "server"), ("", "libcuda.so.1")];
+    ranks[3].threads[0] = ProcessThread {
+        state: 'R',
+        ran: true,
+        call: None,
+        native: Vec::new(),
+        ..waiting(400)
+    };
+    ranks[3].threads[1] = ProcessThread {
+        native: frames
+            .map(|(name, module)| (name.to_owned(), module.to_owned()))
+            .to_vec(),
+        ..asleep(401, "")
+    };
+    ranks[5].threads[0] = asleep(600, "wait_for_rank_3");
+    let (answer, kind, its, text) = judged(&ranks);
+    assert_eq!((answer, kind), (Answer::Stuck, VerdictKind::Gpu), "{text}");
+    assert_eq!(its, [0, 1, 2, 3, 4, 6, 7]);
+    assert!(
+        text.starts_with(
+            "rank 3: runs; the GPU waits for the host function wait_for_copy (server)"
+        ),
+        "{text}"
+    );
+}
