@@ -22,6 +22,8 @@ PARTS = ("captures", "workers", "speed")
 # For a number of GPUs, the sizes of the served model: (tensor parallelism, data parallelism).
 SIZES = {8: ((4, 1), (8, 1), (4, 2)), 4: ((4, 1), (2, 2))}
 CAPTURES, STEPS = 20, 50
+# CAPTURE_WAIT_S: seconds for which a capture waits for the next iteration. It is longer than the warm-up of a server.
+CAPTURE_WAIT_S = 300
 # HANGS_AT_ONCE: number of hangs that are checked at the same time.
 HANGS_AT_ONCE = 4
 # LOAD_S: seconds of load for the captures. SERVER_S: time limit of a server in seconds, including its start.
@@ -66,16 +68,26 @@ def unlike_windows(processes, size, captures=CAPTURES, steps=STEPS):
 
 
 class Capturer(threading.Thread):
-    """Asks for captures of all ranks, one after the other, from the first step on, until `stop` is called."""
+    """Asks for captures of all ranks, one after the other, from the time when all `ranks` processes use CUDA until `stop` is called. The
+    first capture comes in the warm-up: it has to wait for the engine's first step, so its window is alike in all ranks as well."""
 
-    def __init__(self, bench, name, folder):
+    def __init__(self, bench, name, folder, ranks):
         super().__init__(daemon=True)
-        self.bench, self.name_of_run, self.folder, self.said, self.done = bench, name, folder, [], 0
+        self.bench, self.name_of_run, self.folder, self.ranks, self.said, self.done = bench, name, folder, ranks, [], 0
         self.ended = threading.Event()
 
+    def listening(self):
+        """Returns the number of processes of the run that can be captured."""
+        ended = child.run([self.bench.command, "ps", "--json"], child.variables(), 30, self.folder)
+        processes = json.loads(ended.out) if ended.status == 0 and ended.out.strip() else []
+        return sum(process["run"] == self.name_of_run for process in processes)
+
     def run(self):
+        while self.listening() < self.ranks and not self.ended.wait(0.5):
+            pass
         while self.done < CAPTURES and not self.ended.is_set():
-            ended = child.run([self.bench.command, "capture", "--run", self.name_of_run, "--steps", str(STEPS)], child.variables(), 120, self.folder)
+            command = [self.bench.command, "capture", "--run", self.name_of_run, "--steps", str(STEPS), "--wait", f"{CAPTURE_WAIT_S}s"]
+            ended = child.run(command, child.variables(), CAPTURE_WAIT_S + 100, self.folder)
             self.done += ended.status == 0
             if ended.status != 0:
                 self.said.append(ended.why())
@@ -88,7 +100,7 @@ class Capturer(threading.Thread):
 
 def check_captures(bench, report, own, run, size):
     what, folder, name = f"{own.name}, {label(size)}", own.records(run, label(size)), f"eight-{os.getpid()}-{size[0]}-{size[1]}"
-    capturer = Capturer(bench, name, folder)
+    capturer = Capturer(bench, name, folder, size[0] * size[1])
     capturer.start()
     made = own.made(served(run, size), "captures", folder=folder, seconds=SERVER_S,
                     WRAP=f"env TLLMPROF_LIB={bench.shim} TLLMPROF_RUN={name} {bench.command} run --window none --",

@@ -60,7 +60,24 @@ impl Engine {
     pub fn python_step(&self) -> Option<&'static str> {
         self.step.strip_prefix("py:")
     }
+
+    /// Returns true if the regular work of a process that has loaded the engine is calls of its step function. Until
+    /// the first of these calls, the process does only the engine's warm-up. This is not so for libraries such as
+    /// transformers, which programs also use without the step function.
+    pub fn is_awaited(&self) -> bool {
+        let is_function = self.step.starts_with("py:") || self.step.starts_with("sym:");
+        is_function && SERVERS.iter().any(|name| self.name.starts_with(name))
+    }
 }
+
+/// The beginnings of the names of engines that serve requests (see [`Engine::is_awaited`]).
+const SERVERS: [&str; 5] = [
+    "TensorRT-LLM",
+    "vLLM",
+    "SGLang",
+    "Text Generation Inference",
+    "LMDeploy",
+];
 
 /// The known engines. The first engine that is recognized counts. So an engine that loads a library or imports a module
 /// of another engine must come before that other engine.

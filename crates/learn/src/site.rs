@@ -2,7 +2,7 @@
 //! call and the calls that the same thread made before it.
 
 use crate::call::{SiteCall, token};
-use crate::trail::Trails;
+use crate::trail::{DEPTH, Trails};
 
 /// For each level of context, the number of preceding calls that identify a call site in addition to the call
 /// itself.
@@ -45,9 +45,13 @@ pub(crate) fn key(trails: &Trails, thread: u32, call: SiteCall, helper: bool, le
 }
 
 /// Returns the key of the latest launch in the thread's trail (list of recent calls): a hash of the thread, this launch
-/// and up to seven launches before it.
+/// and up to seven launches before it. The key of the first launch after a copy to the device differs from that of
+/// other launches. So if a step consists of launches of a single kernel, the copy of its inputs shows where it begins.
 pub(crate) fn launch_key(trails: &Trails, thread: u32) -> u32 {
     let mut hash = u64::from(thread);
+    if trails.follows_copy_to_device(thread) {
+        hash = mix(hash, token::COPY_TO_DEVICE);
+    }
     let mut graphs = 0;
     for launch in trails.launches(thread) {
         hash = mix(hash, launch);
@@ -59,6 +63,21 @@ pub(crate) fn launch_key(trails: &Trails, thread: u32) -> u32 {
         }
     }
     fold(hash)
+}
+
+/// Returns the latest launch in the thread's trail (list of recent calls) and the calls before it that identify it, the
+/// latest first: launches, and the copy to the device if it comes directly before the latest launch.
+pub(crate) fn launch_context(trails: &Trails, thread: u32) -> [u64; DEPTH] {
+    let copy = trails
+        .follows_copy_to_device(thread)
+        .then_some(token::COPY_TO_DEVICE);
+    let mut launches = trails.launches(thread);
+    let calls = launches.next().into_iter().chain(copy).chain(launches);
+    let mut context = [0; DEPTH];
+    for (token, call) in context.iter_mut().zip(calls) {
+        *token = call;
+    }
+    context
 }
 
 fn start(call: SiteCall, helper: bool) -> u64 {

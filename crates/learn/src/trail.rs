@@ -224,6 +224,16 @@ impl Trails {
         tokens.filter(|&token| token::launches(token)).take(DEPTH)
     }
 
+    /// Returns true if the thread has copied something to the device between its latest launch and the launch before
+    /// it.
+    #[inline]
+    pub(crate) fn follows_copy_to_device(&self, thread: u32) -> bool {
+        let mut between = self
+            .before(thread)
+            .take_while(|&token| !token::launches(token));
+        between.any(|token| token == token::COPY_TO_DEVICE)
+    }
+
     /// Returns true if the thread is a helper (a thread that only waits and copies): it has never launched anything,
     /// or there is no launch among the [`DEPTH`] calls before its latest one.
     pub(crate) fn helper(&self, thread: u32) -> bool {

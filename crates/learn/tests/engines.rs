@@ -312,6 +312,24 @@ fn nothing_recurs() {
 }
 
 #[test]
+fn a_copy_to_the_device_begins_each_step_of_a_single_kernel() {
+    let mut process = Process::new();
+    for _ in 0..300 {
+        process.iteration();
+        process.call(0, Call::CopyToDevice);
+        for _ in 0..20 {
+            process.launch(0, 0, 1);
+        }
+    }
+    assert!(process.learner.understands());
+    process.assert_each_once(40);
+    let text = process.learner.rule().unwrap().to_string();
+    let start = "the launch of kernel 0x100000000 after kernel 0x100000000, a host-to-device copy \
+                 (once every 20 launches, ";
+    assert!(text.starts_with(start), "{text}");
+}
+
+#[test]
 fn captured_calls_are_no_iterations() {
     let mut process = Process::new();
     for _ in 0..100 {

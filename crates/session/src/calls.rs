@@ -19,7 +19,7 @@ use tllmprof_sync::Guard;
 use super::demand::SEARCHES;
 use super::state::{STATE, SessionState, WAITS_ENTER};
 use super::wiring::sink;
-use super::{ending, learning, sample, slots, stream_capture, trigger, turn};
+use super::{ending, engines, learning, sample, slots, stream_capture, trigger, turn};
 
 /// Called when a thread has entered a hooked CUDA call. Begins or ends an iteration, and opens or closes windows, if
 /// the call requires that. After this function has returned, the thread calls the intercepted CUDA function itself.
@@ -92,6 +92,7 @@ pub(crate) fn enter_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     }
     let state = guard.as_mut()?;
     slot.set_beginning(true);
+    state.counter.let_engine_replace(!state.schedule.is_open());
     let entered = state.counter.entered(what, &state.slots, slot);
     match entered.opens {
         Some(begun) => begin(guard, begun, facts),
@@ -102,6 +103,9 @@ pub(crate) fn enter_with(what: Counted, facts: BatchFacts) -> Option<u64> {
             state.run_on();
             look_for_span(guard);
         }
+    }
+    if let Some((first, engine)) = entered.replaced.zip(engines::counted(what)) {
+        uncounted(&mut || learning::log_replaced(engine, first));
     }
     entered.ends
 }

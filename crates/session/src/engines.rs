@@ -1,6 +1,6 @@
 //! Detects known inference engines in the process, and provides the rules that count their steps.
 
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::ffi::CString;
 use std::path::Path;
 
@@ -31,6 +31,9 @@ lifecycle::global! {
     /// The index plus 1 of the engine whose Python step function was called first; 0 if none was called yet.
     #[fork(reset)]
     static CALLED: AtomicUsize = AtomicUsize::new(0);
+    /// The number of imports of modules of engines whose step function is awaited ([`Engine::is_awaited`]).
+    #[fork(keep = "the child has imported them, too")]
+    static IMPORTS: AtomicU32 = AtomicU32::new(0);
 }
 
 /// A known engine whose step is a Python function.
@@ -109,7 +112,34 @@ fn is_first(index: usize) -> bool {
 pub fn imported(index: usize) {
     if let Some(engine) = IN_PYTHON.get().and_then(|engines| engines.get(index)) {
         engine.is_imported.store(true, Ordering::Relaxed);
+        if engine.found.engine.is_awaited() {
+            IMPORTS.fetch_add(1, Ordering::Relaxed);
+        }
     }
+}
+
+/// Forgets all imports of engines' modules, as in a new process.
+#[cfg(test)]
+pub(crate) fn forget_imports() {
+    IMPORTS.store(0, Ordering::Relaxed);
+    for engine in IN_PYTHON.get().into_iter().flatten() {
+        engine.is_imported.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Returns the number of times that a module of an engine was imported, or its library found, whose step function is
+/// awaited ([`Engine::is_awaited`]). Returns 0 if there is no such engine in the process.
+pub(crate) fn imports() -> u32 {
+    let is_native = FOUND.get().is_some_and(|found| found.engine.is_awaited());
+    IMPORTS.load(Ordering::Relaxed) + u32::from(is_native)
+}
+
+/// Returns the first engine in the process whose step function is awaited ([`Engine::is_awaited`]).
+pub(crate) fn awaited() -> Option<&'static DetectedEngine> {
+    let engines = IN_PYTHON.get().into_iter().flatten();
+    let imported = engines.filter(|engine| engine.is_imported.load(Ordering::Relaxed));
+    let mut all = imported.map(|engine| &engine.found).chain(FOUND.get());
+    all.find(|found| found.engine.is_awaited())
 }
 
 /// Returns true if an engine whose step is a native function is loaded, so that [`find`] would find

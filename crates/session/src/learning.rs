@@ -46,6 +46,16 @@ pub(crate) fn memory() -> Memory {
         learner: LEARNER.lock(),
         trails: &TRAILS,
         clock: || system::nanoseconds(system::SystemClock::Monotonic),
+        engine_imports,
+    }
+}
+
+/// Returns the number of imports of engines' modules whose step function is awaited. With the rule `auto:inner`, no
+/// engine's function is used, so none is awaited.
+fn engine_imports() -> u32 {
+    match crate::activity::settings().map(|settings| &settings.step) {
+        Some(Step::Auto) => engines::imports(),
+        _ => 0,
     }
 }
 
@@ -89,6 +99,25 @@ pub(crate) fn log_waiting(window: IterationRange) {
 pub(crate) fn log_engine(found: &DetectedEngine) {
     let (engine, step) = (found.engine.name, &found.step);
     log::once!(Info, "auto: {engine} is known, iteration = {step}");
+}
+
+/// Logs that `window`, which was requested, waits for the first call of an engine's step function.
+pub(crate) fn log_awaited(window: IterationRange, found: &DetectedEngine) {
+    let (engine, step) = (found.engine.name, &found.step);
+    log::say!(
+        Info,
+        "auto: {engine} is in this process: window {window} waits for the first call of {step}"
+    );
+}
+
+/// Logs that from the iteration `first` on, the calls of an engine's step function count iterations instead of the
+/// learnt pattern.
+pub(crate) fn log_replaced(found: &DetectedEngine, first: u64) {
+    let (engine, step) = (found.engine.name, &found.step);
+    log::say!(
+        Info,
+        "auto: {engine} is known: from iteration {first} on, {step} counts instead of the learnt step"
+    );
 }
 
 /// Logs that an engine's step function does not match the pattern in the CUDA calls: the function is called more or

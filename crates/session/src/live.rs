@@ -12,6 +12,7 @@ use core::time::Duration;
 use tllmprof_config::condition::Condition;
 use tllmprof_config::{IterationRange, Step, TracePath};
 use tllmprof_platform::{injection, lifecycle, log};
+use tllmprof_steps::step::learned::Learnt;
 use tllmprof_steps::window::{Conflict, Point};
 use tllmprof_sync::Guard;
 
@@ -20,7 +21,7 @@ pub use super::demand::DemandProgress;
 use super::rank::Rank;
 use super::state::{Recording, STATE, SessionState};
 use super::wiring::{doors, interpreter};
-use super::{ending, turn};
+use super::{ending, engines, learning, turn};
 
 lifecycle::global! {
     /// True if the library was attached to a running process and has been detached again.
@@ -178,7 +179,16 @@ impl SessionState {
     /// Returns the number of the first iteration that no call has begun yet.
     fn next(&mut self) -> u64 {
         let next = self.counter.next(&self.slots);
+        if self.awaits_engine() {
+            // The engine's steps are counted from 0, even if iterations of its warm-up were counted before.
+            return next;
+        }
         next.max(self.turn.target().next())
+    }
+
+    /// Returns true if no iterations are counted before the first call of a known engine's step function.
+    fn awaits_engine(&self) -> bool {
+        self.counter.learnt() == Some(Learnt::AwaitsEngine)
     }
 }
 
@@ -256,6 +266,9 @@ impl SessionState {
             torch_trace: wanted.torch_trace,
             progress: DemandProgress::Waits,
         });
+        if let Some(found) = engines::awaited().filter(|_| self.awaits_engine()) {
+            learning::log_awaited(window, found);
+        }
         Ok(RequestedWindow { window, number })
     }
 }

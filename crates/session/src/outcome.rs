@@ -16,6 +16,7 @@ use tllmprof_steps::window::{Cut, Point, Schedule, Taken};
 
 use super::by::By;
 use super::end::EndReason;
+use super::engines::{self, DetectedEngine};
 use super::rank::Rank;
 use super::recording::Beginning;
 use super::span::Reported;
@@ -274,6 +275,15 @@ impl Outcome<'_> {
                     f,
                     ": {iterations} iterations by {by}, then the step was gone{calls}"
                 );
+            }
+            Some(Learnt::AwaitsEngine) => {
+                if let Some(DetectedEngine { engine, step }) = engines::awaited() {
+                    let engine = engine.name;
+                    return write!(
+                        f,
+                        ": {by} waited for the first call of {step}, the step of {engine}{calls}"
+                    );
+                }
             }
             Some(Learnt::Understood) | None => {
                 write!(f, ": {iterations} iterations by {by}")?;

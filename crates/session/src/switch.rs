@@ -130,6 +130,7 @@ impl Switch {
         });
         if edge.open.is_some() {
             state.counter.keep_counting();
+            state.counter.keep_reliance();
         }
         let opening = Opening::read(state, &edge);
         let switch = Box::new(Self {

@@ -290,6 +290,7 @@ impl Process {
     fn ordered(variables: &str, orders: Orders) -> Self {
         let one = lock(&ONE);
         forget();
+        crate::engines::forget_imports();
         *MADE.orders() = orders;
         lock(&MADE.asked).clear();
         activity::assume(|name| {

@@ -26,6 +26,10 @@ const MIN_DURATION: u64 = 3_000_000_000;
 /// if each period lasts at least `BEYOND_LAYERS`. This minimum applies even if fewer periods last `MIN_DURATION`
 /// together.
 const MIN_SURE: u64 = 8;
+/// Minimum share of periods (intervals between two occurrences of the call site) with about the usual work, in
+/// thousandths, before a choice counts as reliable. In recorded programs at least 85 % of the true iterations have the
+/// usual work. A pattern with a smaller share is usually part of a warm-up.
+const MIN_AGREEING_TO_RELY: u32 = 667;
 /// If at least one in this number of intervals has clearly more work than usual, the call site is considered missing in
 /// many steps: two steps without the call site between them seem to be one interval.
 const MISSING_IN: u32 = 8;
@@ -53,6 +57,9 @@ pub(super) struct Candidate {
     /// Number of odd intervals: intervals whose work differs clearly from the median (see `usual`). An interval in
     /// which the program launched kernels in place of the usual graphs does not count.
     pub odd: u32,
+    /// Number of odd intervals with graph launches. A program that runs some steps as a graph and the others without
+    /// one has many of them, although all its steps are alike.
+    pub odd_with_graphs: u32,
     /// Number of odd intervals with less work than the median. They arise if an additional occurrence of the call site
     /// splits an interval.
     pub short: u32,
@@ -87,6 +94,7 @@ impl Candidate {
         least: 0,
         longest: 0,
         odd: 0,
+        odd_with_graphs: 0,
         short: 0,
         long: 0,
         since_long: 0,
@@ -122,6 +130,13 @@ impl Candidate {
         })
         .min(self.varied_for())
         .min(explained.max((MIN_OUTER + 1).saturating_sub(self.long)))
+    }
+
+    /// Returns true if enough intervals have about the usual work that the choice may count as reliable.
+    pub(crate) fn has_agreement(&self) -> bool {
+        let periods = self.count.saturating_sub(1);
+        let unlike = self.odd.saturating_sub(self.odd_with_graphs);
+        periods.saturating_sub(unlike) * 1000 >= periods * MIN_AGREEING_TO_RELY
     }
 
     /// Returns true if this call site should replace `other`. Both are the same call, but this site has a shorter
@@ -203,5 +218,26 @@ impl Candidate {
     /// graph.
     pub(crate) fn is_busy(&self) -> bool {
         self.graphs == 0 && self.calls >= BUSY
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Candidate;
+
+    #[test]
+    fn two_of_three_periods_have_to_agree() {
+        let agrees = |odd, odd_with_graphs| {
+            let candidate = Candidate {
+                count: 313,
+                odd,
+                odd_with_graphs,
+                ..Candidate::NONE
+            };
+            candidate.has_agreement()
+        };
+        assert!(agrees(0, 0) && agrees(100, 0));
+        assert!(!agrees(147, 0), "165 of 312 agree");
+        assert!(agrees(147, 120), "graphs run some of the steps");
     }
 }

@@ -223,6 +223,8 @@ impl Scratch {
                 && work >= candidate.median / 8;
             if !replaced && !candidate.usual(work) {
                 candidate.odd += 1;
+                let has_graphs = self.graphs[to] > self.graphs[from];
+                candidate.odd_with_graphs += u32::from(has_graphs);
                 candidate.short += u32::from(work < candidate.median);
             }
             let long = !replaced && work > candidate.median && !candidate.usual(work);

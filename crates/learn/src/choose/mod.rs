@@ -127,6 +127,8 @@ pub(crate) struct Choice {
     /// The relation between occurrences of the site and steps: an occurrence may end a whole step, or only one of
     /// several equal parts of a step.
     pub parts: Parts,
+    /// True if enough periods (intervals between occurrences) have about the usual work for a reliable choice.
+    pub has_agreement: bool,
     /// Number of periods (intervals between occurrences) since the last period that was far longer than usual.
     steady: u32,
     /// True if no period (interval between occurrences) in the history was far longer than usual.
@@ -207,6 +209,7 @@ impl Scratch {
         Some(Choice {
             rule,
             parts,
+            has_agreement: chosen.has_agreement(),
             occurrences,
             least: chosen.least,
             since,
@@ -273,6 +276,7 @@ impl Scratch {
         let steady = followed.filter(|_| was.is_some_and(|c| c.alike(&chosen)));
         let steady = steady.map_or(0, |followed| followed.steady);
         let unsure_for = match chosen.unsteady_for(steady) {
+            0 if !chosen.has_agreement() => MIN_PERIODS_TO_NEXT_LOOK,
             0 if self.is_alone(entries.len(), found, &chosen) => 0,
             0 => (chosen.count / 4)
                 .min(chosen.varied_for())

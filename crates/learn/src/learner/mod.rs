@@ -124,6 +124,9 @@ pub struct Learner {
     /// True if a window (a recorded interval) has opened. From then on the learner must not reinterpret iterations as
     /// parts of longer ones.
     relied_on: bool,
+    /// True if a window has opened by a learnt rule. From then on a rule stays reliable as long as its call site
+    /// recurs.
+    keeps_reliance: bool,
     /// True if iterations may turn out to be parts of longer iterations.
     suspects_parts: bool,
     /// Number of parts of the current iteration that have ended; 0 if iterations have no parts.
@@ -189,6 +192,7 @@ impl Learner {
             doubts: 0,
             unasked: 0,
             relied_on: false,
+            keeps_reliance: false,
             suspects_parts: false,
             part: 0,
             pauses: Pauses::new(),
@@ -293,6 +297,12 @@ impl Learner {
         self.relied_on = true;
         self.periods
             .rest(self.counts_passes() || self.rule.is_pass());
+    }
+
+    /// Called when a window (a recorded interval) has opened by the rule. From then on, the rule stays reliable as long
+    /// as its call site recurs.
+    pub fn keep_reliance(&mut self) {
+        self.keeps_reliance = true;
     }
 
     /// Restarts the count of iterations at 0. The rule is kept.

@@ -5,7 +5,8 @@ use super::{Boundary, Learner, LearnerState};
 use crate::choose::{Choice, MIN_PERIODS_TO_NEXT_LOOK};
 use crate::periods::{Recurrence, UNWAITED, UNWAITED_FOR_LONG};
 use crate::rule::LearnedRule;
-use crate::trail::{DEPTH, Trails};
+use crate::site;
+use crate::trail::Trails;
 
 /// Number of passes (periods of repeating launches) after which they count as reliable parts of an iteration.
 const SURE_AFTER: u32 = 32;
@@ -222,10 +223,7 @@ impl Learner {
         let anchor = *self.periods.found()?;
         if self.pass_key != anchor.key {
             self.pass_key = anchor.key;
-            self.pass_context = [0; DEPTH];
-            for (token, launch) in self.pass_context.iter_mut().zip(trails.launches(thread)) {
-                *token = launch;
-            }
+            self.pass_context = site::launch_context(trails, thread);
         }
         let settled = self.state == LearnerState::Settled;
         if settled && self.rule.period.is_some() && self.rule.key == anchor.key {

@@ -239,6 +239,10 @@ impl Learner {
             if !self.rule.helper {
                 self.periods.rest(self.counts_passes());
             }
+        } else if !is_sure && !self.keeps_reliance && !choice.has_agreement {
+            // The iterations so far stay counted, but no window opens by this rule until its periods agree again.
+            self.understood = false;
+            self.confirmed = self.closed;
         }
     }
 

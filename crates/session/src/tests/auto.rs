@@ -6,7 +6,8 @@ use tllmprof_calls::Call::{
 };
 use tllmprof_steps::step::counted::Counted;
 
-use super::{MADE, Orders, Process, begins, call, call_with, calls};
+use super::{MADE, Orders, Process, begins, call, call_with, calls, passes};
+use crate::live::{self, WindowRequest};
 use crate::{activity, by_name, engines, learns, slot};
 
 const VARIABLES: &str = "TLLMPROF_START_STOP=100-102";
@@ -253,6 +254,77 @@ fn the_first_function_of_an_engine_to_be_called_counts_instead() {
     );
     assert!(engines::counted(Counted::Named).is_none());
     assert!(engines::counted(LaunchKernel.into()).is_none());
+}
+
+/// Returns the index of vLLM's step function, after its module was imported.
+fn import_vllm() -> usize {
+    let index = engines::in_python()
+        .position(|function| function.to_string().contains("gpu.model_runner"))
+        .expect("vLLM is known");
+    engines::imported(index);
+    index
+}
+
+#[test]
+fn a_requested_window_waits_for_the_function_of_an_engine_in_the_process() {
+    let process = Process::new("TLLMPROF_START_STOP=5000");
+    let index = import_vllm();
+    (0..200).for_each(|_| step());
+    let asked = live::ask(WindowRequest {
+        iterations: Some(2),
+        ..WindowRequest::default()
+    });
+    let window = asked.expect("a window").window;
+    assert_eq!((window.first, window.last), (0, Some(1)));
+    (0..200).for_each(|_| step());
+    assert_eq!(process.switches(), [""; 0], "the warm-up has no iterations");
+    assert!(engines::is_step(index));
+    (0..3).for_each(|_| passes(Counted::Python));
+    assert_eq!(
+        process.switches(),
+        ["In(0): open 0-1", "After(1): close 0-1"]
+    );
+    let line = "auto: vLLM, model runner V2 is in this process: window 0-1 waits for the first call of py:vllm.";
+    let lines = process.log.lines();
+    assert!(lines.iter().any(|said| said.starts_with(line)), "{lines:?}");
+}
+
+#[test]
+fn an_engines_function_that_is_never_called_is_reported() {
+    let process = Process::new("TLLMPROF_START_STOP=5-6");
+    import_vllm();
+    (0..200).for_each(|_| step());
+    assert_eq!(
+        process.exit(),
+        "window 5-6 never opened: auto waited for the first call of \
+         py:vllm.v1.worker.gpu.model_runner:GPUModelRunner.prepare_inputs, the step of vLLM, model runner V2; it made \
+         200 graph launches, 400 kernel launches and 200 stream waits"
+    );
+}
+
+#[test]
+fn the_function_of_an_engine_replaces_a_learnt_step_once_no_window_is_open() {
+    let process = Process::new("TLLMPROF_START_STOP=150-159");
+    (0..155).for_each(|_| step());
+    let index = engines::in_python()
+        .position(|function| function.to_string().contains("Scheduler.run_batch"))
+        .expect("SGLang is known");
+    assert!(engines::is_step(index));
+    passes(Counted::Python);
+    assert!(engines::counted(Counted::Python).is_some());
+    (0..45).for_each(|_| step());
+    let switches = process.switches();
+    assert_eq!(
+        switches,
+        ["In(150): open 150-159", "In(160): close 150-159"],
+        "the function was called within the window"
+    );
+    passes(Counted::Python);
+    let line = "auto: SGLang is known: from iteration 201 on, py:sglang.";
+    let lines = process.log.lines();
+    assert!(lines.iter().any(|said| said.starts_with(line)), "{lines:?}");
+    (0..2).for_each(|_| passes(Counted::Python));
+    assert!(process.exit().starts_with("window 150-159 captured: 20"));
 }
 
 /// Simulates 600 steps of an engine whose step function is called `each(n)` times before step n. Returns the log lines

@@ -7,6 +7,7 @@ use tllmprof_learn::{
 };
 
 use super::counted::Counted;
+use super::engine_wait::EngineWait;
 use super::threads::{Slot, UNLIMITED};
 use tllmprof_sync::Guard;
 
@@ -44,6 +45,9 @@ pub enum Learnt {
     /// The learner has found a pattern to rely on, and it still recurs: each iteration begins at a
     /// known call.
     Understood,
+    /// The module of a known engine is in the process, but its step function has not been called. The learner's pattern
+    /// counts no iterations meanwhile.
+    AwaitsEngine,
 }
 
 /// The learner, and the trails that it reads: for each thread, the list in which the thread notes its recent calls.
@@ -52,6 +56,9 @@ pub struct Memory {
     pub trails: &'static Trails,
     /// A function that returns the time of a monotonic clock, in nanoseconds.
     pub clock: fn() -> u64,
+    /// A function that returns the number of imports so far of modules of known engines whose step function is awaited;
+    /// 0 if no such module is in the process.
+    pub engine_imports: fn() -> u32,
 }
 
 /// Counts iterations with a rule that the learner finds in the calls.
@@ -62,6 +69,7 @@ pub struct Learned {
     /// The last iteration that was reported since the learner has been certain of the pattern in the calls; `None`
     /// before that. The iterations after it get higher numbers, even if the learner chooses another pattern.
     given: Option<u64>,
+    engine_wait: EngineWait,
     /// True if a window will soon open or close, so that each iteration has to be found at the exact call where it
     /// begins. Otherwise only the number of iterations matters.
     near: bool,
@@ -127,6 +135,7 @@ impl Learned {
             memory,
             warmup,
             given: None,
+            engine_wait: EngineWait::default(),
             near: true,
             is_stale: false,
             only_observes: false,
@@ -151,9 +160,9 @@ impl Learned {
     /// `count` calls of this kind so far.
     pub fn limit(&self, what: Counted, thread: u32, count: u64) -> u64 {
         let asks = match what {
-            // The step function of a known engine may be called later. Its calls would then define
-            // the iterations, so they have to be reported.
-            Counted::Named | Counted::Python => self.may_give_way(),
+            // The step function of a known engine may be called later. Its calls then define the iterations, so they
+            // have to be reported. If a window is open, they do so only after it has closed.
+            Counted::Named | Counted::Python => !self.only_observes,
             Counted::Call(call) => match call.kind() {
                 kind if kind.launches() => {
                     let threads = self.launches_asked.unwrap_or_default();
@@ -188,6 +197,7 @@ impl Learned {
             learner,
             trails,
             clock,
+            ..
         } = &mut self.memory;
         let passes = learner.passes_found();
         let boundary = learner.launched(trails, slot.thread(), clock);
@@ -249,6 +259,7 @@ impl Learned {
             learner,
             trails,
             clock,
+            ..
         } = &mut self.memory;
         let wait = call.kind().waits_for();
         if trails.get(thread).newest() != wait.map_or(Trail::COPY_TO_HOST, Trail::wait) {
@@ -273,9 +284,19 @@ impl Learned {
     }
 
     fn begun(&mut self, boundary: Boundary) -> Option<Begun> {
-        let number = boundary.iteration.checked_sub(self.warmup)?;
-        let iteration = number.max(self.given.map_or(0, |given| given + 1));
         let understood = self.memory.learner.understands();
+        let mut found = boundary.iteration;
+        if self.awaits_engine() {
+            let (imports, now) = ((self.memory.engine_imports)(), (self.memory.clock)());
+            if !self.engine_wait.begins(imports, understood, now) {
+                return None;
+            }
+            // The periods so far may include the engine's warm-up, and none of them was reported as an iteration.
+            self.memory.learner.restart();
+            found = self.memory.learner.detected();
+        }
+        let number = found.checked_sub(self.warmup)?;
+        let iteration = number.max(self.given.map_or(0, |given| given + 1));
         if understood || self.given.is_some() {
             self.given = Some(iteration);
         }
@@ -285,8 +306,25 @@ impl Learned {
         })
     }
 
+    /// Returns true if the step function of a known engine is expected, so that the learnt pattern counts no
+    /// iterations.
+    fn awaits_engine(&self) -> bool {
+        !self.only_observes
+            && self.given.is_none()
+            && !self.engine_wait.is_over()
+            && (self.memory.engine_imports)() > 0
+    }
+
+    /// Called when a stream capture has ended. An engine that captures streams may still be in its warm-up.
+    pub fn captured(&mut self) {
+        self.engine_wait.interrupt();
+    }
+
     /// Returns the number of iterations that have ended.
     pub fn iterations(&self) -> u64 {
+        if self.awaits_engine() {
+            return 0;
+        }
         let Memory {
             learner, trails, ..
         } = &self.memory;
@@ -330,16 +368,25 @@ impl Learned {
         self.is_stale = true;
     }
 
-    /// Returns true if a named function or range may define the iterations instead of the learnt pattern. This is
-    /// allowed until an iteration has been reported as certain.
+    /// Called when a window opens while the learnt pattern defines the iterations. From now on the pattern counts as
+    /// reliable as long as it recurs.
+    pub fn keep_reliance(&mut self) {
+        self.memory.learner.keep_reliance();
+    }
+
+    /// Returns true if no iteration has been reported as certain. Then a named function or range that defines the
+    /// iterations from now on may count them from 0.
     pub fn may_give_way(&self) -> bool {
         self.given.is_none()
     }
 
     /// Returns the state of the learner, which searches the calls for a pattern: no pattern, an uncertain one, one that
-    /// has ended, or one that is understood.
+    /// has ended, one that is understood, or one that does not count because an engine's step function is expected.
     pub fn learnt(&self) -> Learnt {
         let learner = &self.memory.learner;
+        if self.awaits_engine() {
+            return Learnt::AwaitsEngine;
+        }
         match learner.state() {
             LearnerState::Learning => Learnt::Nothing,
             LearnerState::Lost => Learnt::Gone,

@@ -46,6 +46,26 @@ impl Ledger {
         }
     }
 
+    /// Returns a ledger that gives the number `first` to the call that the thread of `slot` is making now. Earlier
+    /// calls of all threads get no number.
+    pub fn beginning_with(
+        what: Counted,
+        first: u64,
+        slots: &[&Slot],
+        slot: &Slot,
+        fence: Fence,
+    ) -> Self {
+        for other in slots {
+            let is_made_now = core::ptr::eq(*other, slot);
+            let made = other.live(what).count();
+            other.set_settled(what, made.saturating_sub(u64::from(is_made_now)));
+        }
+        Self {
+            numbered: first,
+            ..Self::new(what, fence)
+        }
+    }
+
     /// Returns the kind of call that is numbered.
     pub const fn what(&self) -> Counted {
         self.what
@@ -189,6 +209,20 @@ mod tests {
         assert!(asked.len() < 200, "credit was used: {}", asked.len());
         ledger.settle(&slots);
         assert_eq!(ledger.numbered(), 1000);
+    }
+
+    #[test]
+    fn a_ledger_that_begins_late_leaves_out_earlier_calls() {
+        let slots = slots(2);
+        for _ in 0..3 {
+            count(slots[0]);
+            count(slots[1]);
+        }
+        let mut ledger = Ledger::beginning_with(CALL, 70, &slots, slots[1], || true);
+        assert_eq!(ledger.number(&slots, slots[1]), 70..71);
+        assert_eq!(ledger.made(&slots), 71);
+        count(slots[0]);
+        assert_eq!(ledger.number(&slots, slots[0]), 71..72);
     }
 
     #[test]

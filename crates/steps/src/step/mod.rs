@@ -8,6 +8,7 @@
 
 pub mod comparison;
 pub mod counted;
+mod engine_wait;
 pub mod learned;
 pub mod ledger;
 pub mod numbering;
@@ -42,6 +43,9 @@ pub struct Entered {
     pub opens: Option<Begun>,
     /// The iteration that ends when the call returns, if any.
     pub ends: Option<u64>,
+    /// The first iteration that the calls of a known engine's step function count, if they replace with this call a
+    /// learnt pattern that has counted iterations so far.
+    pub replaced: Option<u64>,
 }
 
 /// The number of iterations in a row without a stream capture after which the warm-up is over.
@@ -70,6 +74,8 @@ pub struct Counter {
     /// The comparison of an engine's steps with the pattern that recurs in the CUDA calls; `None` if no comparison is
     /// in progress.
     comparison: Option<RuleComparison>,
+    /// True if the step function of a known engine may replace a learnt pattern that has counted iterations so far.
+    may_replace: bool,
     fence: Fence,
 }
 
@@ -125,6 +131,7 @@ impl Counter {
             to_begin: numbering.begins_open(),
             warmup_given: settings.warmup_given,
             comparison: None,
+            may_replace: false,
             fence,
         }
     }
@@ -195,11 +202,12 @@ impl Counter {
     ///
     /// A call that closes iterations is counted only when it returns.
     pub fn entered(&mut self, what: Counted, slots: &[&Slot], slot: &Slot) -> Entered {
+        let mut replaced = None;
         if what.is_by_name()
             && let StepRule::Learned(learned) = &self.rule
-            && learned.may_give_way()
+            && (learned.may_give_way() || self.may_replace)
         {
-            self.follow(what, slots);
+            replaced = self.follow(what, slots, slot);
         }
         let began = (self.to_begin && what.counts()).then(|| self.begin(slots));
         let entered = match &mut self.rule {
@@ -209,18 +217,26 @@ impl Counter {
                 Entered {
                     opens: self.numbering.last_begun(numbers).map(Begun::counted),
                     ends: last.and_then(|last| self.numbering.ends_after(last)),
+                    ..Entered::default()
                 }
             }
             StepRule::Learned(learned) if what.launches() => Entered {
                 opens: learned.launched(what, slots, slot),
-                ends: None,
+                ..Entered::default()
             },
             _ => Entered::default(),
         };
         Entered {
             opens: entered.opens.or(began.map(Begun::counted)),
+            replaced,
             ..entered
         }
+    }
+
+    /// Sets whether the step function of a known engine may replace a learnt pattern that has counted iterations so
+    /// far. It may not while a window is open: all iterations of a window are counted by the same rule.
+    pub fn let_engine_replace(&mut self, may_replace: bool) {
+        self.may_replace = may_replace;
     }
 
     /// Returns true if a call of `what` may get its number (its position among the counted calls) or begin an iteration
@@ -271,6 +287,9 @@ impl Counter {
     /// [`WARMUP_ITERATIONS`] iterations in a row without a capture, or after [`WARMUP_CAPTURES`] captures with graph
     /// launches between them.
     pub fn captured(&mut self, slots: &[&Slot]) -> bool {
+        if let StepRule::Learned(learned) = &mut self.rule {
+            learned.captured();
+        }
         if !self.restarts {
             return false;
         }
@@ -330,6 +349,13 @@ impl Counter {
         }
     }
 
+    /// Called when a window opens. From then on, a learnt pattern counts as reliable as long as it recurs.
+    pub fn keep_reliance(&mut self) {
+        if let StepRule::Learned(learned) = &mut self.rule {
+            learned.keep_reliance();
+        }
+    }
+
     /// Lets the threads run without reporting each call until shortly before `iteration` begins. `None` means that no
     /// particular iteration has to be found from now on.
     pub fn run_to(&mut self, slots: &[&Slot], iteration: Option<u64>) {
@@ -385,13 +411,29 @@ impl Counter {
     /// Called at the first call of the step function of a known engine, `what`. From now on calls of this function are
     /// counted, and the learnt pattern is only compared with them. Such an engine captures streams in the middle of
     /// its work, so captures do not restart the count unless the settings define the warm-up.
-    fn follow(&mut self, what: Counted, slots: &[&Slot]) {
-        let counted = StepRule::Calls(Ledger::new(what, self.fence));
+    ///
+    /// If the learnt pattern has counted iterations, their numbers continue, and the number of the iteration that
+    /// begins now is returned.
+    fn follow(&mut self, what: Counted, slots: &[&Slot], slot: &Slot) -> Option<u64> {
+        let first = match &self.rule {
+            StepRule::Learned(learned) if !learned.may_give_way() => Some(learned.next()),
+            _ => None,
+        };
+        let ledger = match first {
+            // A learnt rule has one call for each iteration, so iterations and calls differ only by the warm-up.
+            Some(first) => {
+                let call = first.saturating_add(self.numbering.warmup);
+                Ledger::beginning_with(what, call, slots, slot, self.fence)
+            }
+            None => Ledger::new(what, self.fence),
+        };
+        let counted = StepRule::Calls(ledger);
         if let StepRule::Learned(learned) = core::mem::replace(&mut self.rule, counted) {
             self.comparison = Some(RuleComparison::new(learned, what, slots));
         }
         self.restarts &= self.warmup_given;
         self.set_limits(slots);
+        first
     }
 
     /// Returns the kind of call that is counted; `None` if the rule is learnt.
@@ -477,6 +519,7 @@ mod tests {
                 learner: Box::leak(Box::new(Lock::new(Learner::new()))).lock(),
                 trails,
                 clock: || 0,
+                engine_imports: || 0,
             };
             let counter = Counter::new(&settings, || true, memory);
             let slot = Slot::new(0, |what| counter.first_limit(what, 0));
