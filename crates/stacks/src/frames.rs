@@ -8,8 +8,14 @@ use tllmprof_platform::lifecycle;
 use tllmprof_python::stacks::OfAddress;
 use tllmprof_recorder::{self as recorder, Event, NO_STRING, StringId, What};
 
-/// The most frames that the table stores.
-const MAX_FRAMES: u32 = 1 << 16;
+/// The most frames that the table stores. When it is full, it is emptied, so that frames are written again with new ids.
+const MAX_FRAMES: usize = 1 << 16;
+/// The most frames of whole stacks that a table writes for one window (a recorded interval), and before the first
+/// window. Deep stacks that always differ, such as those of a compiler, would otherwise fill the record. Of further
+/// stacks with new frames, only the innermost function is written.
+const MAX_WRITTEN: u32 = 1 << 19;
+/// The most functions that a table writes without their callers, in addition to [`MAX_WRITTEN`] frames.
+const MAX_WITHOUT_CALLERS: u32 = 1 << 16;
 /// Number of ids in each of the two halves of the range of frame ids. The ids of a half are reused when the record
 /// has overwritten all windows (recorded intervals) in which they occurred.
 const IDS_PER_HALF: u32 = 1 << 23;
@@ -31,32 +37,58 @@ lifecycle::global! {
 #[derive(Default)]
 pub(crate) struct Frames {
     known: HashMap<u64, u32, BuildHasherDefault<OfAddress>>,
+    /// Number of frames that this table has written since a window opened last.
+    written: u32,
+    /// Number of windows that had opened when `written` was last reset.
+    windows: u64,
 }
 
 impl Frames {
-    /// Returns the frame id of the innermost function in `functions`, which lists the outermost function first. Returns
-    /// 0 if `functions` is empty, if one of them is 0 (no string), or if no frame can be added.
-    pub(crate) fn innermost(&mut self, functions: impl Iterator<Item = StringId>) -> u32 {
+    /// Returns the frame id of the innermost function in `functions`, which lists the outermost function first. If too
+    /// many frames were written, the frame may have no callers. Returns 0 if `functions` is empty, if one of them is 0
+    /// (no string), or if no frame can be added.
+    pub(crate) fn innermost(&mut self, mut functions: impl Iterator<Item = StringId>) -> u32 {
         let mut parent = 0;
-        for name in functions {
-            match self.id(parent, name) {
+        while let Some(name) = functions.next() {
+            if name == NO_STRING {
+                return 0;
+            }
+            match self.id(parent, name, MAX_WRITTEN) {
                 Some(id) => parent = id,
-                None => return 0,
+                None => return self.without_callers(functions.last().unwrap_or(name)),
             }
         }
         parent
     }
 
-    fn id(&mut self, parent: u32, name: StringId) -> Option<u32> {
+    /// Returns the id of a frame that has no callers. Returns 0 if `name` is 0 (no string), or if no frame can be added.
+    fn without_callers(&mut self, name: StringId) -> u32 {
+        match name {
+            NO_STRING => 0,
+            name => (self.id(0, name, MAX_WRITTEN + MAX_WITHOUT_CALLERS)).unwrap_or(0),
+        }
+    }
+
+    /// Returns the id of a frame. Returns `None` if the frame is new and `most` frames were written for this window.
+    fn id(&mut self, parent: u32, name: StringId, most: u32) -> Option<u32> {
         let key = u64::from(parent) << 32 | u64::from(name);
         if let Some(id) = self.known.get(&key) {
             return Some(*id);
         }
-        if self.known.len() >= MAX_FRAMES as usize || name == NO_STRING {
+        let (windows, _) = recorder::windows();
+        if self.windows != windows {
+            (self.windows, self.written) = (windows, 0);
+        }
+        if self.written >= most {
             return None;
         }
         let id = next()?;
+        if self.known.len() >= MAX_FRAMES {
+            // The frames of the stack that is being added stay valid: they are in the record.
+            self.known.clear();
+        }
         self.known.insert(key, id);
+        self.written += 1;
         recorder::latest(&Event::new(
             recorder::ticks(),
             0,
@@ -87,9 +119,11 @@ fn next() -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exclusive::alone;
 
     #[test]
     fn a_stack_has_the_frames_of_its_callers() {
+        let _alone = alone();
         let mut frames = Frames::default();
         let first = frames.innermost([1, 2, 3].into_iter());
         assert_eq!(frames.innermost([1, 2, 3].into_iter()), first);
@@ -102,10 +136,48 @@ mod tests {
         assert_eq!(frames.innermost([1, NO_STRING, 3].into_iter()), 0);
         // A new table continues with the next frame id, so no id is assigned twice.
         assert!(Frames::default().innermost([1].into_iter()) > first + 2);
-        let endless = frames.innermost((0..=MAX_FRAMES).map(|_| 7));
-        assert_eq!(
-            (endless, frames.innermost([1, 2, 3].into_iter())),
-            (0, first)
-        );
+    }
+
+    /// Adds stacks without common callers until no more frames of whole stacks are written.
+    fn fill(frames: &mut Frames) {
+        let deep = |first: u32| (first..first + 128).chain([7]);
+        for stack in 0..MAX_WRITTEN / 128 {
+            assert_ne!(frames.innermost(deep(1000 + 128 * stack)), 0);
+        }
+    }
+
+    #[test]
+    fn a_full_table_begins_again() {
+        let _alone = alone();
+        let mut frames = Frames::default();
+        let first = frames.innermost([1, 2, 3].into_iter());
+        let deepest = frames.innermost((0..=MAX_FRAMES).map(|_| 7));
+        assert!(deepest > first && frames.known.len() <= MAX_FRAMES);
+        let again = frames.innermost([1, 2, 3].into_iter());
+        assert!(again > deepest, "the frames are written again");
+        assert_eq!(frames.innermost([1, 2, 3].into_iter()), again);
+    }
+
+    #[test]
+    fn the_innermost_function_is_written_when_there_are_too_many_frames() {
+        let _alone = alone();
+        let mut frames = Frames::default();
+        fill(&mut frames);
+        let innermost = frames.innermost([8, 9, 3].into_iter());
+        assert_ne!(innermost, 0);
+        assert_eq!(frames.innermost([10, 3].into_iter()), innermost);
+        assert_ne!(frames.innermost([10, 4].into_iter()), innermost);
+        assert_eq!(frames.innermost([10, NO_STRING].into_iter()), 0);
+    }
+
+    #[test]
+    fn a_window_has_frames_of_its_own() {
+        let _alone = alone();
+        let mut frames = Frames::default();
+        fill(&mut frames);
+        // A window has opened since, because the number of windows is another one.
+        frames.windows += 1;
+        let outer = frames.innermost([11].into_iter());
+        assert_eq!(frames.innermost([11, 3].into_iter()), outer + 1);
     }
 }

@@ -72,7 +72,13 @@ struct StringIds {
     /// that drops old windows with their strings: strings are then written again, with new ids.
     era: u32,
     names: CodeNames,
-    frames: Frames,
+    /// The frames of Python stacks. Each kind of stack has its own table, so that native stacks, which are many and
+    /// deep while code is compiled, do not use up the frames of the others.
+    python: Frames,
+    /// The frames of native stacks of sleeping threads.
+    asleep: Frames,
+    /// The frames of native stacks that the kernel has recorded.
+    native: Frames,
     modules: Modules,
     unwinder: Unwinder,
 }
@@ -110,7 +116,7 @@ impl StringIds {
             asleep.process_start(),
             addresses,
         );
-        self.innermost(addresses)
+        innermost(&mut self.asleep, &mut self.modules, addresses)
     }
 
     /// Returns the id of the innermost frame of a native sample. The stack is unwound with the modules'
@@ -118,7 +124,10 @@ impl StringIds {
     fn sampled(&mut self, sample: &native::NativeSample<'_>, addresses: &mut Vec<usize>) -> u32 {
         addresses.clear();
         let Self {
-            unwinder, modules, ..
+            unwinder,
+            modules,
+            native,
+            ..
         } = self;
         let is_all = sample.copy.is_some_and(|(registers, stack)| {
             unwinder.unwind_copy(modules, registers, stack, addresses)
@@ -137,17 +146,15 @@ impl StringIds {
                 *addresses = chain;
             }
         }
-        self.innermost(addresses)
+        innermost(native, modules, addresses)
     }
+}
 
-    /// Returns the id of the innermost frame of a stack. `addresses` are code addresses in its functions,
-    /// innermost first.
-    fn innermost(&mut self, addresses: &[usize]) -> u32 {
-        let modules = &mut self.modules;
-        let outermost_first = addresses.iter().rev();
-        let names = outermost_first.map(|address| modules.string(*address));
-        self.frames.innermost(names)
-    }
+/// Returns the id of the innermost frame of a native stack. `addresses` are code addresses in its functions,
+/// innermost first.
+fn innermost(frames: &mut Frames, modules: &mut Modules, addresses: &[usize]) -> u32 {
+    let outermost_first = addresses.iter().rev();
+    frames.innermost(outermost_first.map(|address| modules.string(*address)))
 }
 
 /// Returns the number of samples per second that the settings request.
@@ -622,12 +629,12 @@ impl SamplingThread {
                 self.functions.clear();
                 let functions = &mut self.functions;
                 let codes = walker.codes();
-                let StringIds { names, frames, .. } = &mut *self.kept;
+                let StringIds { names, python, .. } = &mut *self.kept;
                 let is_whole =
                     names.strings(self.process, ready, codes, |name| functions.push(name))?;
                 Ok(if is_whole {
                     let outermost_first = functions.iter().rev().copied();
-                    (Taken::Python, frames.innermost(outermost_first))
+                    (Taken::Python, python.innermost(outermost_first))
                 } else {
                     (Taken::Torn, 0)
                 })

@@ -303,12 +303,33 @@ mod frame_pointers {
         "ret",
         ".cfi_endproc",
         ".size tllmprof_sleeps_by_frame_pointer, . - tllmprof_sleeps_by_frame_pointer",
+        // A function that only jumps to the one above, as `__pread_chk` of the C library jumps to `pread`.
+        ".globl tllmprof_jumps_to_sleep",
+        ".hidden tllmprof_jumps_to_sleep",
+        ".type tllmprof_jumps_to_sleep, @function",
+        "tllmprof_jumps_to_sleep:",
+        ".cfi_startproc",
+        "nop",
+        // The code of `jmp` with a distance of four bytes, which assemblers shorten if the function is near.
+        ".byte 0xe9",
+        ".long tllmprof_sleeps_by_frame_pointer - . - 4",
+        ".cfi_endproc",
+        ".size tllmprof_jumps_to_sleep, . - tllmprof_jumps_to_sleep",
         ".popsection",
         other = sym calls,
     );
 
     unsafe extern "C" {
         fn tllmprof_sleeps_by_frame_pointer();
+        fn tllmprof_jumps_to_sleep();
+    }
+
+    #[inline(never)]
+    extern "C" fn sleeps_by_jump() {
+        while !IS_OVER.load(Ordering::Relaxed) {
+            // SAFETY: the function only sleeps, and preserves the registers that the ABI requires.
+            unsafe { tllmprof_jumps_to_sleep() };
+        }
     }
 
     #[inline(never)]
@@ -317,6 +338,12 @@ mod frame_pointers {
             // SAFETY: the function only sleeps, and preserves the registers that the ABI requires.
             unsafe { tllmprof_sleeps_by_frame_pointer() };
         }
+    }
+
+    #[test]
+    fn a_frame_is_found_if_a_jump_led_to_the_function() {
+        let found = functions_of(sleeps_by_jump, SystemCall::Nanosleep);
+        assert!(has_pair(&found, sleeps_by_jump), "{found:x?}");
     }
 
     #[test]

@@ -23,19 +23,40 @@ pub(crate) enum CallInstruction {
 /// The call instruction before each return address that was looked up; `None` if there is no call
 /// instruction.
 #[derive(Default)]
-pub(super) struct CallInstructions(
-    HashMap<usize, Option<CallInstruction>, BuildHasherDefault<OfAddress>>,
-);
+pub(super) struct CallInstructions {
+    before: HashMap<usize, Option<CallInstruction>, BuildHasherDefault<OfAddress>>,
+    /// True for each pair of addresses of functions of which the first was found to jump to the second.
+    jumps: HashMap<(usize, usize), bool>,
+}
 
 impl CallInstructions {
     /// Returns the call instruction that ends at an address, if there is one.
     pub(crate) fn before(&mut self, address: usize) -> Option<CallInstruction> {
-        if self.0.len() >= MAX_ADDRESSES {
-            self.0.clear();
+        if self.before.len() >= MAX_ADDRESSES {
+            self.before.clear();
         }
-        *self.0.entry(address).or_insert_with(|| before(address))
+        *self
+            .before
+            .entry(address)
+            .or_insert_with(|| before(address))
+    }
+
+    /// Returns true if the code at the start of the function `from` contains a jump to the start of the function `to`.
+    pub(crate) fn jumps(&mut self, from: usize, to: usize) -> bool {
+        if self.jumps.len() >= MAX_JUMPS {
+            self.jumps.clear();
+        }
+        *self.jumps.entry((from, to)).or_insert_with(|| {
+            bytes::<JUMP_BYTES>(from).is_some_and(|code| has_jump(&code, from, to))
+        })
     }
 }
+
+/// The most functions whose jumps to another function are stored.
+const MAX_JUMPS: usize = 1 << 10;
+/// Number of bytes at the start of a function that are searched for a jump to another function. Functions that only
+/// check their arguments before they jump are shorter.
+const JUMP_BYTES: usize = 64;
 
 #[cfg(target_arch = "x86_64")]
 fn before(address: usize) -> Option<CallInstruction> {
@@ -85,6 +106,20 @@ fn jumps_to(stub: usize) -> Option<usize> {
     entry([a, b, c, d], stub.wrapping_add(length))
 }
 
+/// Returns true if code that lies at `from` contains a jump to `to`, with a distance of four bytes: `jmp` (`e9`) or a
+/// conditional jump (`0f 80` to `0f 8f`). The code is not decoded, but searched at each byte: other code hardly ever
+/// looks like a jump to exactly this address.
+#[cfg(target_arch = "x86_64")]
+fn has_jump(code: &[u8], from: usize, to: usize) -> bool {
+    let mut places = code.windows(5).enumerate();
+    places.any(|(at, bytes)| {
+        let [0xe9 | 0x80..=0x8f, a, b, c, d] = *bytes else {
+            return false;
+        };
+        relative([a, b, c, d], from.wrapping_add(at + bytes.len())) == to
+    })
+}
+
 /// Returns the function address in a table entry. `distance` is the signed distance of the entry
 /// from the end of the instruction that uses it.
 #[cfg(target_arch = "x86_64")]
@@ -111,6 +146,20 @@ fn before(address: usize) -> Option<CallInstruction> {
         _ if code & 0xffff_fc1f == 0xd63f_0000 => Some(CallInstruction::Indirect),
         _ => None,
     }
+}
+
+/// Returns true if code that lies at `from` contains a jump to `to` (`b FUNCTION`).
+#[cfg(target_arch = "aarch64")]
+fn has_jump(code: &[u8], from: usize, to: usize) -> bool {
+    code.chunks_exact(4).enumerate().any(|(at, bytes)| {
+        let &[a, b, c, d] = bytes else {
+            return false;
+        };
+        let code = u32::from_le_bytes([a, b, c, d]);
+        let words = (code << 6).cast_signed() >> 6;
+        let target = from.wrapping_add_signed((at as isize + words as isize) * 4);
+        code >> 26 == 0b00_0101 && target == to
+    })
 }
 
 fn bytes<const N: usize>(address: usize) -> Option<[u8; N]> {
@@ -149,6 +198,18 @@ mod tests {
         for tail in [&[0xff, 0xe0][..], &[0xff, 0x30], &[0xff, 0x50]] {
             assert!(!code(tail), "{tail:x?}");
         }
+    }
+
+    #[test]
+    fn jumps_to_another_function_are_known_by_their_distance() {
+        // The code is `cmp %rcx,%rdx; ja ...; jmp +0x100`, and lies at 0x1000. The jump ends at 0x100a.
+        let code = [0x48, 0x39, 0xca, 0x77, 0x05, 0xe9, 0, 1, 0, 0, 0x90];
+        assert!(has_jump(&code, 0x1000, 0x110a));
+        assert!(!has_jump(&code, 0x1000, 0x110b));
+        // The code is `ja -0x10`, and ends at 0x1006.
+        let code = [0x0f, 0x87, 0xf0, 0xff, 0xff, 0xff];
+        assert!(has_jump(&code, 0x1000, 0xff6));
+        assert!(!has_jump(&[], 0x1000, 0x1000));
     }
 
     #[test]

@@ -232,8 +232,9 @@ impl Walk<'_> {
     }
 
     /// Finds the frame pointer of the function that the walk has reached, by searching the stack for its return
-    /// address. Prefers an address right after a direct call of this function. If there is none, takes the first
-    /// address after an indirect call with which the stack can be unwound further.
+    /// address. Prefers an address right after a direct call of this function, or of a function that ends with a jump to
+    /// it (such as `__pread_chk` of the C library, which jumps to `pread`). If there is none, takes the first address
+    /// after an indirect call with which the stack can be unwound further.
     fn find_frame(&mut self, function: usize, rule: UnwindRule) -> Option<usize> {
         let from = self.registers.stack_pointer;
         let mut indirect = Vec::new();
@@ -245,7 +246,7 @@ impl Walk<'_> {
                 continue;
             }
             match self.unwinder.calls.before(word) {
-                Some(CallInstruction::Of(called)) if called == function => {
+                Some(CallInstruction::Of(called)) if self.leads_to(called, function) => {
                     return rule.frame_pointer_of(at);
                 }
                 Some(CallInstruction::Indirect) => indirect.push(at),
@@ -254,6 +255,16 @@ impl Walk<'_> {
         }
         let mut frames = indirect.into_iter().map(|at| rule.frame_pointer_of(at));
         frames.find_map(|frame| frame.filter(|frame| self.goes_on(function, rule, *frame)))
+    }
+
+    /// Returns true if `called` is the start of `function`, or of a function of the same module that jumps to it.
+    fn leads_to(&mut self, called: usize, function: usize) -> bool {
+        if called == function {
+            return true;
+        }
+        let module = |address| self.modules.unwind_table(address);
+        let is_near = matches!((module(called), module(function)), (Some(a), Some(b)) if a == b);
+        is_near && self.unwinder.calls.jumps(called, function)
     }
 
     /// Returns true if the stack can be unwound further, given that the function has this frame
