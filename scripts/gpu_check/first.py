@@ -28,9 +28,13 @@ FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs", "f
 TABLE = os.path.join(FOLDER, "programs.txt")
 HEALTHY, IDLE = "healthy", "idle"
 WORDS = ("evidence", "advice", "cause", "where")  # parts of a finding that may name a function
-# Findings about time in which the GPU is idle. The time that such a finding costs cannot be longer than the time in
-# which the GPU is idle.
-OF_IDLE_GPU = ("host-bound", "host-blocked")
+# Findings on host activities. Such an activity costs nothing while the GPU works, so the time that a finding costs cannot
+# be longer than the time in which the GPU is idle.
+OF_IDLE_GPU = ("host-bound", "host-blocked", "input-bound", "launch-bound", "host-waits", "small-copies", "allocations",
+               "page-faults", "preempted", "gpu-idle")
+# Findings on copies for which the host waits. While the GPU only copies, no kernel runs, so the time that such a finding
+# costs cannot be longer than the time in which the GPU runs no kernel.
+OF_COPIES = ("long-copies", "blocking-copies")
 RATIO, TYPICAL, SLACK = 0.1, 2, 0.05
 # SECONDS: duration of a program's loop in seconds. STARTS: seconds that the program may need in addition, to start and
 # to end. REPORTS: time limit of a report in seconds.
@@ -185,6 +189,14 @@ def span_share(process):
     return process.get("gpu_span_share")
 
 
+def kernel_share(process):
+    """Returns the share of the GPU's busy time in which kernels run, for the GPU that is busy longest. Returns 1 if it
+    was not measured."""
+    known = [(gpu["busy_ns"], gpu["kernel_ns"]) for gpu in process.get("gpus", ()) if gpu["busy_ns"] and gpu["kernel_ns"] is not None]
+    busy, kernels = max(known, default=(1, 1))
+    return kernels / busy
+
+
 def contradictions(process, findings):
     found = []
     starts = [one["start_ns"] for one in iterations_of(process)]
@@ -201,8 +213,9 @@ def contradictions(process, findings):
             found.append(f"the GPU is busy {busy:.3f} of the time")
         if span is not None and busy > span + SLACK:
             found.append(f"the GPU is busy {busy:.3f} of the time, but has work in {span:.3f} of it")
-        found += [f"the GPU is busy {busy:.3f} of the time, and {losses[rule]:.3f} is lost to {rule}"
-                  for rule in OF_IDLE_GPU if rule in losses and losses[rule] > 1 - busy + SLACK]
+        for rules, work in (OF_IDLE_GPU, busy), (OF_COPIES, busy * kernel_share(process)):
+            found += [f"the GPU is busy {busy:.3f} of the time, and {losses[rule]:.3f} is lost to {rule}"
+                      for rule in rules if rule in losses and losses[rule] > 1 - work + SLACK]
     return found
 
 

@@ -164,6 +164,20 @@ class Contradictions(unittest.TestCase):
         self.assertIn("0.500 is lost to host-blocked",
                       first.contradictions(process(gpu_ms=9, inside=dict(gpu_busy_share=0.9)), [finding()])[0])
 
+    def test_a_host_activity_costs_nothing_while_the_gpu_works(self):
+        busy = process(gpu_busy_share=0.9, gpus=[dict(busy_ns=90, kernel_ns=90), dict(busy_ns=None, kernel_ns=None)])
+        for rule in (*first.OF_IDLE_GPU, *first.OF_COPIES):
+            self.assertEqual(first.contradictions(busy, [finding(rule, loss=0.14)]), [])
+            self.assertIn(f"0.300 is lost to {rule}", first.contradictions(busy, [finding(rule, loss=0.3)])[0])
+            self.assertEqual(first.contradictions(busy, [finding(rule, verdict="no", loss=0.3)]), [])
+        self.assertEqual(first.contradictions(busy, [finding("serial-streams", loss=0.3)]), [])
+
+    def test_the_gpu_may_be_busy_with_the_copies_that_cost_time(self):
+        copies = process(gpu_busy_share=0.9, gpus=[dict(busy_ns=90, kernel_ns=50)])
+        self.assertEqual(first.contradictions(copies, [finding("long-copies")]), [])
+        self.assertEqual(len(first.contradictions(copies, [finding("long-copies", loss=0.6)])), 1)
+        self.assertEqual(len(first.contradictions(copies, [finding("small-copies")])), 1)
+
     def test_losses_and_order(self):
         self.assertIn("losses", first.contradictions(process(), [finding(loss=0.7), finding("gc", loss=0.6)])[0])
         self.assertEqual(first.contradictions(process(), [finding(loss=0.7), finding("gc", verdict="no", loss=0.6)]), [])

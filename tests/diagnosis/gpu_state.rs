@@ -44,7 +44,13 @@ int main(int count, char **words)
 }
 "#;
 
-const RULES: [&str; 4] = ["throttled", "low-clocks", "shared-gpu", "far-from-gpu"];
+const RULES: [&str; 5] = [
+    "throttled",
+    "power-limited",
+    "low-clocks",
+    "shared-gpu",
+    "far-from-gpu",
+];
 
 fn compile(output: &Path, source: &Path, options: &[&str]) {
     let mut cc = compiler();
@@ -149,12 +155,13 @@ fn finding<'a>(report: &'a Value, rule: &str) -> (&'a str, &'a str) {
 fn a_throttled_shared_and_far_gpu_is_named() {
     let scratch = Scratch::new("throttled");
     let own = std::process::id();
-    let state = format!("clock 1200\nreasons 4\nprocess {own} 30\n");
+    let state = format!("clock 1200\nreasons 4\nlimit 400\nprocess {own} 30\n");
     let report = report(&scratch, &mut prepare(&scratch, Some(&state), "1\n"));
     for (rule, part) in [
         (
             "throttled",
-            "by power (software power cap): 1200 MHz then, its maximum is 1981 MHz".to_owned(),
+            "by power (software power cap): 1200 MHz then, its maximum is 1981 MHz; its power limit is 400 W, 700 W by default"
+                .to_owned(),
         ),
         ("shared-gpu", format!("process {own} (")),
         (
@@ -169,6 +176,20 @@ fn a_throttled_shared_and_far_gpu_is_named() {
     assert_eq!(finding(&report, "low-clocks").0, "no");
     let state = &report["processes"][0]["gpu_state"][0];
     assert!(state["joules_per_step"].as_f64().unwrap() > 0.0, "{state}");
+}
+
+#[test]
+fn a_gpu_at_its_own_power_limit_has_a_note() {
+    for (nvml, limit) in [("", " (700 W)"), ("no-limits", "")] {
+        let scratch = Scratch::new("power-limited");
+        let mut command = prepare(&scratch, Some("clock 1200\nreasons 4\n"), "0\n");
+        let report = report(&scratch, command.env("STANDIN_NVML", nvml));
+        assert_eq!(finding(&report, "throttled").0, "no");
+        let (verdict, evidence) = finding(&report, "power-limited");
+        assert_eq!(verdict, "yes", "{evidence}");
+        let part = format!("power limit{limit} 100 % of the time: the SM clock is 1200 MHz then");
+        assert!(evidence.contains(&part), "{evidence}");
+    }
 }
 
 #[test]

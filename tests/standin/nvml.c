@@ -15,10 +15,12 @@
  *   hangs       the first query of a GPU's power never returns
  *   mig         the GPUs are divided into parts
  *   no-reasons  the GPUs do not state the reasons for their clocks
+ *   no-limits   the GPUs do not state their power limits
  *
  * STANDIN_NVML_STATE is the path of a file that is read at each query. Each line is a word and numbers:
  *   clock MHZ         the SM clock
  *   reasons BITS      the reasons for the clocks
+ *   limit WATTS       the power limit that the driver enforces; the default is 700 W
  *   process PID SM    a process uses both GPUs, and takes SM % of the SMs' time; -1: its share is not known
  * The energy counter of a GPU grows by 100 J with each query. */
 #include <stdbool.h>
@@ -197,6 +199,24 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
 nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *milliwatts) {
     while (is("hangs")) pause();
     *milliwatts = 345678 + device->index;
+    return NVML_SUCCESS;
+}
+
+enum { DEFAULT_LIMIT = 700 }; /* in watts */
+
+nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *milliwatts) {
+    (void)device;
+    if (is("no-limits")) return NVML_ERROR_NOT_SUPPORTED;
+    long watts = DEFAULT_LIMIT;
+    state("limit", keep_first, &watts);
+    *milliwatts = watts * 1000;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetPowerManagementDefaultLimit(nvmlDevice_t device, unsigned int *milliwatts) {
+    (void)device;
+    if (is("no-limits")) return NVML_ERROR_NOT_SUPPORTED;
+    *milliwatts = DEFAULT_LIMIT * 1000;
     return NVML_SUCCESS;
 }
 

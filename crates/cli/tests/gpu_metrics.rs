@@ -137,6 +137,10 @@ fn what_nvml_gives_is_in_the_record() {
         );
     }
     assert_eq!(read.fact(Info::Gpu), ["Stand-in H200"; 2]);
+    assert_eq!(
+        read.fact(Info::GpuPowerLimit),
+        ["0 700000 700000", "1 700000 700000"]
+    );
     assert_eq!(read.fact(Info::CudaDriver), ["13000"]);
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     assert_eq!(read.fact(Info::Boot), [boot.trim_end()]);

@@ -97,4 +97,8 @@ infos! {
     /// `0 1 0:21,1:10` means that GPU 0 is on node 1, which has the distance 21 to node 0 and 10 to itself. May occur
     /// any number of times.
     GpuNode = 26,
+    /// The power limits of a GPU in milliwatts: `DEVICE ENFORCED DEFAULT`. The first is the limit that the driver
+    /// enforces, the second is the board's default, `-` if it is not known. For example, `0 400000 700000` means that
+    /// GPU 0 is limited to 400 W, and to 700 W by default. May occur any number of times.
+    GpuPowerLimit = 27,
 }

@@ -111,6 +111,19 @@ impl<'nvml> Gpu<'nvml> {
         ))
     }
 
+    /// Returns the GPU's power limits, in the form of [`Info::GpuPowerLimit`](tllmprof_record::Info::GpuPowerLimit).
+    /// `None` if NVML does not report the limit that the driver enforces. Also `None` for a divided GPU (MIG), whose
+    /// limit is that of all parts together.
+    pub(crate) fn power_limit(&self) -> Option<String> {
+        if self.is_divided {
+            return None;
+        }
+        let enforced = self.device.enforced_power_limit().ok()?;
+        let default = self.device.power_management_limit_default();
+        let default = default.map_or_else(|_| "-".to_owned(), |milliwatts| milliwatts.to_string());
+        Some(format!("{} {enforced} {default}", self.ordinal))
+    }
+
     /// Begins to sample a GPU: always its state (clocks, power, energy), and its load if `has_load` is true. Also
     /// returns the reason if `has_load` is true but the GPU gives no GPM metrics.
     pub(crate) fn new(

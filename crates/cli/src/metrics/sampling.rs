@@ -82,6 +82,9 @@ pub(crate) fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64
         if let Some(node) = address.and_then(|address| nodes.of_gpu(gpu.ordinal, &address)) {
             file::write_fact(&mut record, Info::GpuNode, &node)?;
         }
+        if let Some(limit) = gpu.power_limit() {
+            file::write_fact(&mut record, Info::GpuPowerLimit, &limit)?;
+        }
     }
     let mut around = Surrounding {
         family: ProcessFamily::new(plan.pid),

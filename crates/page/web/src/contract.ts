@@ -277,6 +277,8 @@ export interface Finding {
     advice: string;
     /** The share of the iterations' time that a fix would save; `null` if it is not known. No time is counted in the losses of two findings. Unit: part of 1. */
     loss: number | null;
+    /** True if `loss` is only an upper bound. */
+    loss_is_at_most: boolean;
     /** The rows of processes' ledgers (time by cause) whose time this finding explains. Empty if the rule does not hold, or if it is not about time, or if other findings explain all of its time. */
     claims: ClaimedRow[];
 }
@@ -725,8 +727,14 @@ export interface GpuState {
     sm_clock_mhz: number | null;
     /** The highest SM clock that the GPU supports; `null` if it is not known. Unit: MHz. */
     max_sm_clock_mhz: number | null;
-    /** The time in which power, heat or the hardware lowered the SM clock; `null` if the reasons for the clocks are not known. */
+    /** The power limit that the driver enforces; `null` if it is not known. Unit: watts. */
+    power_limit_w: number | null;
+    /** The board's default power limit; `null` if it is not known. Unit: watts. */
+    default_power_limit_w: number | null;
+    /** The time in which heat, the hardware, or a power limit below the board's default lowered the SM clock; `null` if the reasons for the clocks are not known. */
     throttled: Throttled | null;
+    /** The time in which the GPU's power limit lowered the SM clock, if that limit is the board's default, is higher, or is not known to be lower; `null` if the reasons for the clocks are not known. */
+    power_limited: Throttled | null;
     /** The time at the start of a window in which the SM clock had not risen yet; `null` if it had, or if that is not known. */
     low_clock: LowClock | null;
     /** The energy that the GPU used; `null` if it is not known. Unit: joules. */
@@ -735,9 +743,9 @@ export interface GpuState {
     joules_per_step: number | null;
     /** The mean energy of a token; `null` if it is not known, or if the batches are not known. Unit: joules. */
     joules_per_token: number | null;
-    /** The processes of other runs that used the GPU; `null` if the processes on the GPU were not listed, or if the driver lists them by process IDs that cannot be compared with those of the run. */
+    /** The other processes that used the GPU, of this run and of other runs; `null` if the processes on the GPU were not listed, or if the driver lists them by process IDs that cannot be compared with those of the run. */
     others: OtherProcess[] | null;
-    /** The part of the iterations' time that was lost to busy processes of other runs; `null` if it is not known. */
+    /** The part of the iterations' time that was lost to other busy processes; `null` if it is not known. */
     others_cost: number | null;
 }
 
@@ -954,7 +962,7 @@ export type Verdict =
 export type Confidence =
     /** The verdict is based on fewer than 8 iterations. */
     | "low"
-    /** The verdict is based on 8 to 29 iterations, or recording changed the times of the iterations. The finding `serial-streams` never has a higher confidence, because it is not known if the streams need their order. */
+    /** The verdict is based on 8 to 29 iterations, or recording changed the times of the iterations. The findings `serial-streams` and `shared-gpu` never have a higher confidence: it is not known if the streams need their order, or how much of the time the processes would use the GPU at once. */
     | "medium"
     /** The verdict is based on 30 or more iterations, and recording did not change their times. */
     | "high";
@@ -1194,7 +1202,7 @@ export type StreamOrder =
     /** The host waits for a stream's work before it launches on the other stream. */
     | "host";
 
-/** The time in which power, heat or the hardware lowered the SM clock. */
+/** A time in which the SM clock was lowered for certain reasons. */
 export interface Throttled {
     /** The reasons why the SM clock was lowered, as NVML gives them. */
     reasons: string[];
@@ -1220,14 +1228,18 @@ export interface LowClock {
     cost: number | null;
 }
 
-/** A process of another run that used the GPU. */
+/** Another process that used the GPU. */
 export interface OtherProcess {
     /** The process ID; `null` if the driver lists it by a number of another PID namespace. */
     pid: number | null;
     /** The name of the process; `null` if it could not be read. */
     name: string | null;
+    /** True if the process belongs to the same run, false if it belongs to another run. */
+    same_run: boolean;
     /** The largest share of the SMs' time that the process had, as a part of 1; `null` if it is not known. */
     sm_share: number | null;
+    /** The mean share of the SMs' time that the process had, as a part of 1; `null` if it is not known. */
+    mean_sm_share: number | null;
 }
 
 /** One iteration inside a window. An iteration is one step of the program, such as one batch of an engine. */

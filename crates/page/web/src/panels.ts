@@ -151,7 +151,7 @@ export function findings(report: Report): HTMLElement {
     const [yes, no, unknown] = [which("yes"), which("no"), which("unknown")];
     const item = (finding: Finding) => el("li", { class: `finding ${finding.verdict} ${finding.kind}` },
         el("h3", {}, ruleName(finding.rule), finding.loss !== null && finding.verdict === "yes" &&
-            el("span", { class: "loss" }, `costs ${share(finding.loss)} of the time`)),
+            el("span", { class: "loss" }, `costs ${finding.loss_is_at_most ? "at most " : ""}${share(finding.loss)} of the time`)),
         el("p", {}, unbroken(finding.evidence)),
         finding.verdict !== "no" && finding.advice && el("p", { class: "advice" }, unbroken(finding.advice)));
     const folded = (title: string, list: Finding[]) => list.length > 0 &&

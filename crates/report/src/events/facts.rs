@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
-use tllmprof_calls::{CallPurpose, Wait, kind_of};
+use tllmprof_calls::{CallPurpose, Direction, Wait, kind_of};
 use tllmprof_engines::GROUPS;
 use tllmprof_record::{
     CallKind, Counter, Entry, GroupRank, Header, Info, Member, NO_STRING, StringId, Strings, What,
@@ -99,6 +99,9 @@ pub struct Software {
     /// The NUMA nodes of the GPUs, as texts in the form of [`Info::GpuNode`].
     #[serde(skip)]
     pub gpu_nodes: Vec<String>,
+    /// The power limits of the GPUs, as texts in the form of [`Info::GpuPowerLimit`].
+    #[serde(skip)]
+    pub power_limits: Vec<String>,
     /// The CUDA version of the driver, as 1000 × major + 10 × minor: 12040 is version 12.4. `null` if it is not known.
     pub cuda_driver: Option<u64>,
 }
@@ -192,6 +195,13 @@ impl CallCount {
         kind_of(&self.name) == Some(CallPurpose::Memory)
     }
 
+    /// Returns true if the call copies to the host asynchronously. If the host's memory is pageable, the call waits
+    /// until the copy is done, and so for earlier work of the GPU.
+    pub fn copies_to_host(&self) -> bool {
+        let copy = CallPurpose::AsyncCopy(Direction::ToHost);
+        self.kind != CallKind::Wait && kind_of(&self.name) == Some(copy)
+    }
+
     /// Returns true if the call loads code into a context or compiles it.
     pub fn compiles(&self) -> bool {
         kind_of(&self.name) == Some(CallPurpose::Compilation)
@@ -273,6 +283,7 @@ impl RawFacts {
                 Info::Engine => facts.engine = text(),
                 Info::CudaDriver => facts.software.cuda_driver = Some(*value),
                 Info::GpuNode => facts.software.gpu_nodes.push(text()),
+                Info::GpuPowerLimit => facts.software.power_limits.push(text()),
                 Info::Gpu => facts.software.add_gpu(*value >> 32, text()),
                 Info::Thread => pythons.push(((*value >> 32) as u32, name(&text()))),
                 Info::Process => facts.process = text(),

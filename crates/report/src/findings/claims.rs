@@ -20,8 +20,8 @@ pub(crate) enum ClaimRule {
     Host(&'static [LedgerKind]),
     /// Rows of GPU idle time during the given activities of the host.
     Idle(&'static [Claim]),
-    /// Rows of GPU idle time during the host's copies, or the rows of copies in the host's ledger, whichever have the
-    /// greater share of the time.
+    /// Rows of GPU idle time during the host's copies. If kernels were not recorded, the rows of copies in the host's
+    /// ledger instead, if these have the greater share of the time.
     Copies,
     /// Rows of GPU idle time during the host code for which the GPU had to wait.
     Code,
@@ -89,7 +89,9 @@ impl ClaimRule {
             Self::Host(kinds) => host(kinds),
             Self::AllIdle => idle().map(|of| row(LedgerSide::Gpu, of, of.ns)).collect(),
             Self::Idle(some) => idle_in(claims.rows(some)),
-            Self::Copies if claims.share(Claim::Copy) > claims.copying() => {
+            Self::Copies
+                if one.kernels().is_some() || claims.share(Claim::Copy) > claims.copying() =>
+            {
                 idle_in(claims.rows(&[Claim::Copy]))
             }
             Self::Copies => host(&[LedgerKind::Copy]),

@@ -1,58 +1,67 @@
 //! The finding `compilation`: code is loaded or compiled in the steady state, as calls of the CUDA driver or samples in
-//! torch.compile's compiler show.
+//! compilers show.
 
 use super::Judgement;
 use super::evidence::{Evidence, Lost, MAX_NAMED, first_numbers};
 use super::ledger::within;
 use super::limits::EXTRA_WORK;
-use super::recompiles::{Recompiles, START_UP};
+use super::recompiles::{Recompiles, START_UP, additional_function};
 use crate::events::facts::CallCount;
 use crate::events::iteration::Iteration;
+use crate::events::origin::Data;
 use crate::ledger::LedgerKind;
 use crate::numbers::units::{Count, Share, Time};
 
 /// Name of the finding `compilation`.
 pub(crate) const RULE: &str = "compilation";
 
+/// Minimum share of compilers in a stretch of time without known iterations, as a fraction. The stretch may contain a
+/// part of the program's start.
+const MIN_SPAN_SHARE: f64 = 0.2;
+
 pub(super) fn when() -> String {
     format!(
-        "iterations from {START_UP} on in which code is loaded or compiled take longer than the others by {EXTRA_WORK}"
+        "iterations from {START_UP} on in which code is loaded or compiled take longer than the others by {EXTRA_WORK}; where \
+         the last iterations of a short run are reported, also earlier ones; where no step is known, over {} of the time",
+        Share(MIN_SPAN_SHARE)
     )
 }
 
 pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
     let process = one.process;
     let recompiles = one.recompiles();
-    let is_sampled = recompiles.iterations.range(START_UP..).next().is_some();
-    if process.facts.origin.is_own()
-        && !is_sampled
-        && !process.facts.calls.iter().any(CallCount::compiles)
-    {
+    let from = recompiles.from;
+    let is_sampled = recompiles.iterations.range(from..).next().is_some();
+    let origin = &process.facts.origin;
+    if origin.is_own() && !is_sampled && !process.facts.calls.iter().any(CallCount::compiles) {
         return Judgement::Unknown("the record does not have them".to_owned());
+    }
+    if origin.lacks(Data::Iterations) {
+        return match origin.is_own() {
+            true => judge_span(one, recompiles),
+            false => Judgement::Unknown(Data::Iterations.missing().to_owned()),
+        };
     }
     let compiles = |iteration: &Iteration| {
         let is_one =
             iteration.preparation.compilations > 0 || recompiles.iterations.contains(&iteration.n);
-        iteration.n >= START_UP && is_one
+        iteration.n >= from && is_one
     };
     let steps: Vec<_> = one
         .iterations()
         .filter(|iteration| compiles(iteration))
         .collect();
-    if !one.iterations().any(|iteration| iteration.n >= START_UP) {
-        return Judgement::Unknown(format!("no iteration from {START_UP} on was recorded"));
+    if !one.iterations().any(|iteration| iteration.n >= from) {
+        return Judgement::Unknown(format!("no iteration from {from} on was recorded"));
     }
     if steps.is_empty() {
         return Judgement::No("no call loads or compiles code after the start".to_owned());
     }
     let all = one.iterations().count();
     // If most iterations compile, there are too few iterations without compilation to compare them with. So use the
-    // share of the calls that compile in the ledger (time by cause) instead, or the share of samples in torch.compile's
-    // compiler if that is greater.
+    // share of the calls and of the samples in compilers instead.
     let (share, longer, cost) = if steps.len() * 2 > all {
-        // torch.compile's compiler makes many of the calls that compile. The two shares overlap, so do not add them.
-        let calls = one.worked_share(LedgerKind::Compilation);
-        let share = calls.max(recompiles.share);
+        let share = compiling_share(one, recompiles);
         let cost = format!("for {} of the time", Share(share));
         (share, Lost::default(), cost)
     } else {
@@ -70,12 +79,43 @@ pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
         activity(one, &steps, recompiles),
         steps.len(),
         first_numbers(steps.iter().map(|iteration| iteration.n)),
-        called_in(one, recompiles)
+        called_in(one, recompiles, compiles)
     );
     match EXTRA_WORK.are_reached(share, longer.of_slow) {
         true => Judgement::yes(evidence, share),
         false => Judgement::No(evidence),
     }
+}
+
+/// Judges a stretch of time that is reported because no step is known. There are no iterations to compare, so the share
+/// of calls and of samples in compilers decides.
+fn judge_span(one: &Evidence<'_>, recompiles: &Recompiles) -> Judgement {
+    let share = compiling_share(one, recompiles);
+    let steps: Vec<_> = one.iterations().collect();
+    let activity = match activity(one, &steps, recompiles) {
+        none if none.is_empty() => {
+            return Judgement::No("no code is loaded or compiled".to_owned());
+        }
+        some => some,
+    };
+    let evidence = format!(
+        "{activity}, for {} of the time{}",
+        Share(share),
+        called_in(one, recompiles, |_| true)
+    );
+    match share >= MIN_SPAN_SHARE {
+        true => Judgement::yes(evidence, share),
+        false => Judgement::No(evidence),
+    }
+}
+
+/// Returns the share of the time, as a fraction, in which calls or compilers load or compile code.
+fn compiling_share(one: &Evidence<'_>, recompiles: &Recompiles) -> f64 {
+    let calls = one.worked_share(LedgerKind::Compilation);
+    // Compilers in Python make many of the calls that compile, and run native compilers. These shares overlap, so do not
+    // add them. Native compilers are not in calls.
+    let native = calls + recompiles.native_share;
+    native.max(recompiles.share).min(1.0)
 }
 
 /// Returns a description of the activities that load or compile code in the iterations of `steps`.
@@ -91,10 +131,10 @@ fn activity(one: &Evidence<'_>, steps: &[&Iteration], recompiles: &Recompiles) -
         0 => String::new(),
         _ => format!("{} of {}", Count(calls.into(), "call"), functions(one)),
     };
-    match (is_sampled, &*calls) {
-        (true, "") => "torch.compile compiles".to_owned(),
-        (true, _) => format!("torch.compile compiles, and {calls}"),
-        (false, _) => calls,
+    match (recompiles.compiler.filter(|_| is_sampled), &*calls) {
+        (Some(compiler), "") => format!("{} compiles", compiler.name),
+        (Some(compiler), _) => format!("{} compiles, and {calls}", compiler.name),
+        (None, _) => calls,
     }
 }
 
@@ -113,11 +153,28 @@ fn functions(one: &Evidence<'_>) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns text that names the function that calls torch.compile's code. If that function is not known, the text names
-/// the function that makes the calls which load or compile code. The text is empty if samples show neither function.
-fn called_in(one: &Evidence<'_>, recompiles: &Recompiles) -> String {
-    if let Some(caller) = &recompiles.caller {
-        return format!("; torch.compile's code is called by {caller}");
+/// Returns text that names the function of the program that leads to the compiler, and the functions in which the
+/// compiler spends its time. If no sample lies in a known compiler, the text names the function of the program that the
+/// iterations for which `compiles` returns true have in addition to others, or the function that makes the calls which
+/// load or compile code. The text is empty if samples show no such function.
+fn called_in(
+    one: &Evidence<'_>,
+    recompiles: &Recompiles,
+    compiles: impl Fn(&Iteration) -> bool,
+) -> String {
+    let additional = || additional_function(one.process, &compiles);
+    if let Some(compiler) = recompiles.compiler {
+        // Native stacks of a Python program name functions of libraries, so the function in Python comes first.
+        let caller = match recompiles.share > 0.0 {
+            true => recompiles.caller.clone(),
+            false => additional().or_else(|| recompiles.caller.clone()),
+        };
+        if let Some(caller) = caller {
+            let (code, parts) = (compiler.code, &recompiles.parts);
+            return format!("; {code} is called by {caller}{parts}");
+        }
+    } else if let Some(function) = additional() {
+        return format!("; the additional time is in {function}");
     }
     let paths = &one.process.ledger.details.claims.compiling_in;
     let path = paths.python.as_ref().or(paths.native.as_ref());

@@ -17,7 +17,7 @@ use crate::events::window::Window;
 use crate::findings::Confidence;
 use crate::iterations::sum::Sum;
 use crate::ledger::slow::LARGE_BATCH_RATIO;
-use crate::ledger::{Basis, LedgerKind};
+use crate::ledger::{Basis, Claim, Claims, LedgerKind};
 use crate::numbers::bootstrap::Statistic;
 use crate::numbers::quantiles::Quantiles;
 use crate::numbers::units::Share;
@@ -52,6 +52,8 @@ const MAX_NO_WAIT_SHARE: f64 = 0.02;
 /// A process that has iterations, with the figures by which rules are judged.
 pub(crate) struct Evidence<'a> {
     pub process: &'a Process,
+    /// All processes of the report.
+    pub processes: &'a [Process],
     /// The index of this process among all processes of the report.
     pub place: usize,
     pub sum: &'a Sum,
@@ -105,6 +107,7 @@ impl<'a> Evidence<'a> {
         let with = named.filter_map(|(place, (process, name))| {
             Some(Self {
                 process,
+                processes,
                 place,
                 sum: process.sum.as_ref()?,
                 who: name.clone(),
@@ -230,6 +233,23 @@ impl<'a> Evidence<'a> {
     /// fraction is at most 1.
     pub(crate) fn share(&self, ns: u64) -> f64 {
         self.sum.share(ns).min(1.0)
+    }
+
+    /// Limits the share of the time that a host activity takes to the time in which the GPU is idle meanwhile, because
+    /// an activity costs nothing while the GPU works. `claim` is the category of that idle time. Returns `share` itself
+    /// if the idle time is unknown, because kernels were not recorded.
+    pub(super) fn idle_part(&self, share: f64, claim: Claim) -> f64 {
+        self.limit_to_idle(share, |claims| claims.share(claim))
+    }
+
+    /// Limits a share of the time to the share that `idle` returns, if the GPU's idle time is known from recorded
+    /// kernels.
+    pub(super) fn limit_to_idle(&self, share: f64, idle: impl Fn(&Claims) -> f64) -> f64 {
+        let claims = &self.process.ledger.details.claims;
+        match self.kernels() {
+            Some(_) if claims.gpu > 0 => share.min(idle(claims)),
+            _ => share,
+        }
     }
 
     pub(super) fn calls(&self, belongs: impl Fn(&CallCount) -> bool) -> CallTotals {

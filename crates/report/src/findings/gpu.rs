@@ -132,16 +132,22 @@ pub(crate) fn copies_when() -> String {
     format!("the GPU copies while no kernel runs for over {copies} of the time")
 }
 
+/// Returns the share of time, as a fraction, in which the process's busiest GPU copies and runs no kernel; `None` if
+/// kernels and copies were not recorded.
+pub(super) fn only_copying(one: &Evidence<'_>) -> Option<f64> {
+    let gpus = one.process.gpu.gpus.iter();
+    let known = gpus.filter_map(|gpu| Some((gpu.busy_ns?, gpu.kernel_ns?)));
+    let (busy_ns, kernel_ns) = known.max()?;
+    let only_copies = busy_ns.saturating_sub(kernel_ns) as f64 / busy_ns.max(1) as f64;
+    Some(one.busy()?.share() * only_copies)
+}
+
 /// Judges the rule `copy-bound`: the share of time in which the process's busiest GPU copies and
 /// runs no kernel.
 pub(crate) fn copies(one: &Evidence<'_>) -> Judgement {
-    let gpus = one.process.gpu.gpus.iter();
-    let known = gpus.filter_map(|gpu| Some((gpu.busy_ns?, gpu.kernel_ns?)));
-    let (Some((busy_ns, kernel_ns)), Some(busy)) = (known.max(), one.busy()) else {
+    let Some(share) = only_copying(one) else {
         return Judgement::Unknown("kernels and copies were not recorded".to_owned());
     };
-    let only_copies = busy_ns.saturating_sub(kernel_ns) as f64 / busy_ns.max(1) as f64;
-    let share = busy.share() * only_copies;
     let evidence = format!(
         "the GPU copies and runs no kernel {} of the time{}",
         Share(share),

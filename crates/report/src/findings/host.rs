@@ -3,7 +3,7 @@
 use tllmprof_calls::Wait;
 
 use super::evidence::{CallTotals, Evidence, KernelAverages, Launching};
-use super::{Judgement, copies};
+use super::{Judgement, copies, gpu};
 use crate::events::facts::CallCount;
 use crate::ledger::Claim;
 use crate::numbers::units::{Rate, Share, Time};
@@ -141,9 +141,11 @@ pub(crate) fn copies(one: &Evidence<'_>) -> Judgement {
     let count = one.sum.a_step(calls.count);
     // The recorded copies include asynchronous ones. The copies that block take at most as long as their calls.
     let in_calls = one.share(calls.total);
+    // A copy costs nothing while kernels run.
+    let no_kernel = gpu::only_copying(one).unwrap_or(1.0);
     if count >= MIN_COPIES
         && let Some(KernelAverages { copies, .. }) = one.kernels()
-        && copies.min(in_calls) >= MIN_IDLE_SHARE
+        && copies.min(in_calls).min(no_kernel) >= MIN_IDLE_SHARE
     {
         let count = Rate(count);
         let bound = match in_calls < copies {
@@ -155,7 +157,7 @@ pub(crate) fn copies(one: &Evidence<'_>) -> Judgement {
                 "{count} copies a step that block; copying is {} of the time{bound}",
                 Share(copies)
             ),
-            loss: Some(copies.min(in_calls)),
+            loss: Some(copies.min(in_calls).min(no_kernel)),
         };
     }
     let after = one.process.calls.turnaround.after_copies;
@@ -212,7 +214,8 @@ fn idle_after(
 
 pub(crate) fn allocations_when() -> String {
     format!(
-        "at least one in {} iterations, for over {} of the time",
+        "at least one in {} iterations, for over {} of the time; where kernels were recorded, the GPU has nothing to do for as \
+         long meanwhile",
         1.0 / MIN_ALLOCATIONS,
         Share(MIN_ALLOCATING_SHARE)
     )
@@ -224,17 +227,21 @@ pub(super) fn allocations(one: &Evidence<'_>) -> Judgement {
     }
     let calls = one.calls(CallCount::allocates);
     let (count, share) = (one.sum.a_step(calls.count), one.share(calls.total));
+    let lost = one.idle_part(share, Claim::Allocation);
+    let idle = match lost < share {
+        true => format!(
+            "; the GPU has nothing to do meanwhile {} of the time",
+            Share(lost)
+        ),
+        false => String::new(),
+    };
     let evidence = format!(
-        "{} allocations and releases a step, {} of the time",
+        "{} allocations and releases a step, {} of the time{idle}",
         Rate(count),
         Share(share)
     );
-    if count >= MIN_ALLOCATIONS && share >= MIN_ALLOCATING_SHARE {
-        Judgement::Yes {
-            evidence,
-            loss: Some(share),
-        }
-    } else {
-        Judgement::No(evidence)
+    match count >= MIN_ALLOCATIONS && lost >= MIN_ALLOCATING_SHARE {
+        true => Judgement::yes(evidence, lost),
+        false => Judgement::No(evidence),
     }
 }

@@ -62,7 +62,7 @@ const MIN_DECIDING: f64 = 0.3;
 const MIN_FAULTS: f64 = 50.0;
 /// Minimum share of the time, as a fraction, that the thread spends in the operating system's
 /// kernel, for the finding `page-faults`.
-const MIN_IN_KERNEL: f64 = 0.05;
+pub(crate) const MIN_IN_KERNEL: f64 = 0.05;
 
 /// Minimum share of the time, as a fraction, that the host spends outside CUDA calls, for the finding on a process that
 /// launches no GPU work.
@@ -282,7 +282,8 @@ pub(crate) fn input_when() -> String {
         "the GPU has nothing to do for over {} of the time while the step's thread waits for another thread or a child process of \
          the program that is at work, or over {} where it has nothing to do for over {} in all; a wait is one for a thread or \
          process that is on a processor in at least half of the wait's samples; or asleep (in a sleep, a file or a lock), if it \
-         runs before almost every end of such a wait and rarely inside one; where kernels were not recorded, also over {} of the \
+         runs before almost every end of such a wait and rarely inside one; and one for a child process only if that is on a \
+         processor more during the waits than between them, or the wait is for a pipe; where kernels were not recorded, also over {} of the \
          host's time if the GPU has ended its work each time that the host comes to wait for it",
         Share(MIN_BLOCKED),
         Share(MIN_PART),
@@ -308,11 +309,15 @@ pub(crate) fn input(one: &Evidence<'_>) -> Judgement {
             let mut producers = claims.producers.iter();
             producers.find(|(known, _)| known == cause)
         });
-        let share = share.map_or_else(String::new, |(_, of)| {
-            format!(
+        let share = share.map_or_else(String::new, |(_, of)| match of.is_asleep {
+            true => format!(
+                "; it does that, or is busy, in {} of the samples",
+                Share(of.share())
+            ),
+            false => format!(
                 "; meanwhile that is at work in {} of the samples",
                 Share(of.share())
-            )
+            ),
         });
         named(rows, time) + &share
     };
@@ -534,8 +539,10 @@ pub(crate) fn delayed(one: &Evidence<'_>) -> Judgement {
         one.a_step(),
         Share(share)
     );
-    match INTERRUPTION.are_reached(share, lost.of_slow) {
-        true => Judgement::yes(evidence, share),
+    // A wait for a processor costs nothing while the GPU works.
+    let lost_share = one.idle_part(share, Claim::Delayed);
+    match INTERRUPTION.are_reached(lost_share, lost.of_slow) {
+        true => Judgement::yes(evidence, lost_share),
         false => Judgement::No(evidence),
     }
 }
@@ -576,8 +583,11 @@ pub(crate) fn faults(one: &Evidence<'_>) -> Judgement {
         Share(share),
         claims.mostly_in(&[Claim::Code])
     );
-    match faults >= MIN_FAULTS && share >= MIN_IN_KERNEL {
-        true => Judgement::yes(evidence, share),
+    // The kernel's work costs nothing while the GPU works. It is not known during which of the host's activities the
+    // kernel works, so all of the GPU's idle time is the limit.
+    let lost = one.limit_to_idle(share, |claims| claims.share_of(claims.idle()));
+    match faults >= MIN_FAULTS && lost >= MIN_IN_KERNEL {
+        true => Judgement::yes(evidence, lost),
         false => Judgement::No(evidence),
     }
 }

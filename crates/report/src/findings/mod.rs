@@ -35,7 +35,7 @@ use std::collections::HashMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::ledger::LedgerKind;
+use crate::ledger::{Claim, LedgerKind};
 use crate::numbers::units::Count;
 use crate::process::Process;
 use crate::ranks::arrivals::Arrivals;
@@ -44,6 +44,7 @@ pub use claims::{ClaimedRow, LedgerSide};
 pub use definition::{FindingKind, Rule};
 use definition::{JobAnalyses, Judge};
 use evidence::Evidence;
+use python::GC_RULE;
 pub(crate) use python::is_set;
 pub use rules::RULES;
 
@@ -65,8 +66,9 @@ pub enum Verdict {
 pub enum Confidence {
     /// The verdict is based on fewer than 8 iterations.
     Low,
-    /// The verdict is based on 8 to 29 iterations, or recording changed the times of the iterations. The finding
-    /// `serial-streams` never has a higher confidence, because it is not known if the streams need their order.
+    /// The verdict is based on 8 to 29 iterations, or recording changed the times of the iterations. The findings
+    /// `serial-streams` and `shared-gpu` never have a higher confidence: it is not known if the streams need their
+    /// order, or how much of the time the processes would use the GPU at once.
     Medium,
     /// The verdict is based on 30 or more iterations, and recording did not change their times.
     High,
@@ -93,6 +95,8 @@ pub struct Finding {
     /// losses of two findings.
     #[schemars(extend("unit" = "part of 1"))]
     pub loss: Option<f64>,
+    /// True if `loss` is only an upper bound.
+    pub loss_is_at_most: bool,
     /// The rows of processes' ledgers (time by cause) whose time this finding explains. Empty if the rule does not
     /// hold, or if it is not about time, or if other findings explain all of its time.
     pub claims: Vec<ClaimedRow>,
@@ -160,6 +164,7 @@ pub fn findings(
         .collect();
     let found: Vec<_> = findings.iter().map(|finding| finding.loss).collect();
     separate_delays(&mut findings);
+    separate_compiler_memory(&mut findings);
     separate_faults(&mut findings);
     separate_fallback(&mut findings);
     separate_compilation(&mut findings, &all);
@@ -263,6 +268,23 @@ fn separate_delays(findings: &mut [Finding]) {
     }
 }
 
+/// Subtracts the part of page faults and of garbage collections that lies in compilers from the losses by these, in the
+/// same process. It is not recorded in which code they occur, so they are assumed to be evenly distributed. Compilers
+/// allocate much memory, so at least this part lies in them.
+fn separate_compiler_memory(findings: &mut [Finding]) {
+    let Some(compilation) = loss(findings, compilation::RULE) else {
+        return;
+    };
+    let place = place_of(findings, compilation::RULE);
+    for (name, least) in [
+        (ledger::FAULTS_RULE, ledger::MIN_IN_KERNEL),
+        (GC_RULE, limits::INTERRUPTION.any),
+    ] {
+        let part = loss(findings, name).unwrap_or(0.0) * compilation;
+        subtract_loss(findings, (name, least), place, part);
+    }
+}
+
 /// Subtracts the loss by page faults from the loss by host code of the same process, because page faults occur in host
 /// code. If less than [`ledger::MIN_CODE`] is left, the finding on host code is withdrawn.
 fn separate_faults(findings: &mut [Finding]) {
@@ -309,6 +331,46 @@ fn separate_compilation(findings: &mut [Finding], all: &[Evidence<'_>]) {
     ] {
         left = subtract_loss(findings, rule, place, left);
     }
+    for (name, claim) in [
+        (ledger::CODE_RULE, Claim::Code),
+        (ledger::BLOCKED_RULE, Claim::Blocked),
+        (ledger::INPUT_RULE, Claim::Input),
+    ] {
+        left = withdraw_explained_host(findings, all, (name, claim), place, left);
+    }
+}
+
+/// Withdraws the finding called `name` if its loss is not known, because it is based on the host's time, and
+/// `explained` is at least half of that time. `explained` is the share of the time that a finding with the place `place`
+/// explains, and `claim` is the category of the host's time that the finding called `name` is about. Returns the part of
+/// `explained` that is left.
+fn withdraw_explained_host(
+    findings: &mut [Finding],
+    all: &[Evidence<'_>],
+    (name, claim): (&str, Claim),
+    place: Option<usize>,
+    explained: f64,
+) -> f64 {
+    let finding = find_finding(findings, name).filter(|finding| {
+        let is_open = finding.verdict == Verdict::Yes && finding.loss.is_none();
+        is_open && is_about_same(finding.place, place)
+    });
+    let Some(finding) = finding else {
+        return explained;
+    };
+    let about = all
+        .iter()
+        .filter(|one| is_about_same(Some(one.place), finding.place));
+    let ran = about.map(|one| {
+        let claims = &one.process.ledger.details.claims;
+        claims.ran_in(claim).ns as f64 / claims.host.max(1) as f64
+    });
+    let ran = ran.fold(0.0, f64::max);
+    if explained * 2.0 < ran {
+        return explained;
+    }
+    finding.withdraw();
+    (explained - ran).max(0.0)
 }
 
 /// Subtracts the loss by a blocked event loop from the losses by waits of the host in the same process, because these
@@ -494,7 +556,8 @@ fn withdraw_explained_copies(findings: &mut [Finding]) {
 
 /// Removes losses that are only upper bounds ([`Judge::AtMost`]) if another cause has a loss of at least
 /// [`ledger::MIN_PART`], so that the other cause comes first. Keeps them if the GPUs of all processes are busy for at
-/// least [`streams::MIN_BUSY`] of the time.
+/// least [`streams::MIN_BUSY`] of the time. Also keeps the loss of the finding `shared-gpu`: time in which another process
+/// uses the GPU looks like idle time of the GPU, so another cause's loss may contain that time.
 fn remove_upper_bounds(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let is_busy = |one: &Evidence<'_>| {
         one.busy()
@@ -510,7 +573,10 @@ fn remove_upper_bounds(findings: &mut [Finding], all: &[Evidence<'_>]) {
         return;
     }
     let bounds = findings.iter_mut();
-    for finding in bounds.filter(|finding| finding.rule.is_at_most()) {
+    let is_bound = |finding: &&mut Finding| {
+        finding.rule.is_at_most() && finding.rule.name != state::SHARED_RULE
+    };
+    for finding in bounds.filter(is_bound) {
         finding.loss = None;
     }
 }
@@ -615,6 +681,7 @@ fn judge_rule(rule: &'static Rule, all: &[Evidence<'_>], together: JobAnalyses<'
         advice: advice.to_owned(),
         loss,
         claims,
+        loss_is_at_most: rule.is_at_most(),
         is_partly_others: false,
         place,
         needs,
@@ -682,6 +749,7 @@ mod tests {
             advice: String::new(),
             loss: Some(loss),
             claims: claims.iter().map(row).collect(),
+            loss_is_at_most: rule.is_at_most(),
             is_partly_others: false,
             place: Some(0),
             needs: "",

@@ -6,6 +6,9 @@ use super::limits::INTERRUPTION;
 use crate::numbers::units::{Share, Time};
 use crate::process::Process;
 
+/// Name of the finding `gc`: Python's garbage collections take time.
+pub(crate) const GC_RULE: &str = "gc";
+
 pub(crate) fn gc_when() -> String {
     format!("collections take {INTERRUPTION}")
 }
@@ -55,8 +58,8 @@ fn without(one: &Evidence<'_>, what: &str) -> Judgement {
     Judgement::Unknown(what.to_owned())
 }
 
-/// Returns the name of the thread that held the GIL for the longest time, among the threads that run no iterations;
-/// `None` if no such thread held the GIL.
+/// Returns the name of the thread that held the GIL for the longest time, among the threads that run no iterations, with
+/// the function in which it was meanwhile if its stacks were sampled. Returns `None` if no such thread held the GIL.
 fn holder(one: &Evidence<'_>) -> Option<String> {
     let runs = |tid: &u32| one.iterations().any(|iteration| iteration.thread == *tid);
     let others = one
@@ -66,7 +69,12 @@ fn holder(one: &Evidence<'_>) -> Option<String> {
         .iter()
         .filter(|(tid, _)| !runs(tid));
     let (tid, _) = others.max_by_key(|(_, held)| **held)?;
-    Some(one.process.facts.thread(*tid))
+    let name = one.process.facts.thread(*tid);
+    let functions = &one.process.stacks.sampled.gil_holders;
+    Some(match functions.get(tid) {
+        Some(function) => format!("{name}, in {function}"),
+        None => name,
+    })
 }
 
 fn judge(one: &Evidence<'_>, what: &str, lost: Lost) -> Judgement {

@@ -1,53 +1,83 @@
-//! Iterations in which torch.compile compiles, according to sampled stacks.
+//! Compilation according to sampled stacks: the iterations in which a compiler runs, and the function of the program
+//! that leads to it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::events::iteration::Iteration;
-use crate::events::samples::Frames;
+use crate::events::origin::Data;
+use crate::events::samples::{
+    Compiler, CompilerStack, Function, SampledState, StackSample, has_compiler_process,
+};
 use crate::events::window::Window;
+use crate::numbers::units::Share;
 use crate::process::Process;
 
-/// Number of iterations at the beginning of a process in which compilation counts as part of the program's start and
-/// gives no finding.
+/// Maximum number of iterations at the beginning of a process in which compilation counts as part of the program's start
+/// and gives no finding.
 pub(super) const START_UP: u64 = 32;
 
-/// Functions of torch that compile: the end of the path of their file, and their names. A function that is defined
-/// inside one of these counts, too. Other functions in these files are not listed, because they also run in steps in
-/// which nothing is compiled.
-const COMPILING: [(&str, &[&str]); 2] = [
-    ("/torch/_dynamo/convert_frame.py", &["_compile"]),
-    (
-        "/torch/_inductor/compile_fx.py",
-        &[
-            "compile_fx",
-            "compile_fx_inner",
-            "_compile_fx_inner",
-            "fx_codegen_and_compile",
-        ],
-    ),
-];
+/// Minimum and maximum share of the compilers' samples, as fractions, for a function or a child process in which they
+/// lie to be named. A function in almost all samples says no more than the compiler's name.
+const NAMED_PARTS: [f64; 2] = [0.1, 0.9];
+/// Beginning of the names of child processes in which compilers spend their time.
+const CHILD: &str = "child process";
+/// Maximum number of functions and child processes that are named.
+const MAX_PARTS: usize = 2;
+/// Minimum share of the additional samples of iterations that compile, as a fraction, in which a function of the program
+/// must be on the stack to be named as the function that leads to the compiler.
+const MIN_ADDITIONAL: f64 = 0.5;
 
-/// A part of the paths of torch's files. Functions of torch are not reported as callers of compiled code, because they
-/// only lead to the compiler.
-const TORCH: &str = "/torch/";
-
-/// The iterations in which samples of the iteration's thread lie in torch.compile's compiler.
+/// The iterations in which samples of the iteration's thread lie in a compiler.
 #[derive(Debug, Default)]
 pub(super) struct Recompiles {
-    /// The numbers of these iterations.
+    /// The number of the first iteration that does not count as part of the program's start.
+    pub from: u64,
+    /// The numbers of the iterations in which samples lie in a compiler.
     pub iterations: BTreeSet<u64>,
-    /// The function outside torch whose call of torch.compile's code led to the compiler, in iterations from
-    /// [`START_UP`] on; the one with the most samples if there are several.
+    /// The compiler with the most samples, in iterations from `from` on; `None` if no sample lies in a compiler.
+    pub compiler: Option<CompilerName>,
+    /// The function whose call led to that compiler; the one with the most samples if there are several.
     pub caller: Option<String>,
-    /// The share of samples in the compiler among all Python samples that were taken on iterations' threads during
-    /// iterations, as a fraction. Samples in the compiler count from iteration [`START_UP`] on.
+    /// Text about the functions and child processes in which the compilers spend their time; empty if no function
+    /// stands out.
+    pub parts: String,
+    /// The share of samples in a compiler among all samples with Python stacks that were taken on iterations' threads
+    /// during iterations, as a fraction. Samples in the compiler count from iteration `from` on.
     pub share: f64,
+    /// The same share for samples of native stacks, as a fraction of the iterations' time. Such compilers are not in CUDA
+    /// calls.
+    pub native_share: f64,
 }
 
-impl Recompiles {
-    /// Returns the iterations in which torch.compile compiles.
-    pub(super) fn find(process: &Process) -> Self {
-        let sampled = &process.stacks.sampled;
+/// The name of a compiler in the text of the finding.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) struct CompilerName {
+    /// The subject of a sentence such as `NVRTC compiles`.
+    pub name: &'static str,
+    /// Words for the code that the program calls.
+    pub code: &'static str,
+}
+
+/// Words for compilers that run as child processes.
+const CHILD_PROCESS: CompilerName = CompilerName {
+    name: "a child process",
+    code: "it",
+};
+
+impl From<&Compiler> for CompilerName {
+    fn from(compiler: &Compiler) -> Self {
+        Self {
+            name: compiler.name,
+            code: compiler.code,
+        }
+    }
+}
+
+/// The qualifying iterations of each thread, in the order of their starts.
+struct IterationsByThread<'a>(HashMap<u32, Vec<&'a Iteration>>);
+
+impl<'a> IterationsByThread<'a> {
+    fn new(process: &'a Process) -> Self {
         let mut threads: HashMap<u32, Vec<&Iteration>> = HashMap::new();
         for iteration in process.windows.iter().flat_map(Window::qualified) {
             threads.entry(iteration.thread).or_default().push(iteration);
@@ -55,98 +85,295 @@ impl Recompiles {
         for iterations in threads.values_mut() {
             iterations.sort_by_key(|iteration| iteration.start);
         }
-        let mut found = Self::default();
-        let (mut all, mut compiling) = (0_u64, 0_u64);
-        let mut stacks: HashMap<u32, Option<Compiling>> = HashMap::new();
-        let mut callers: HashMap<u32, u64> = HashMap::new();
-        for sample in &sampled.samples {
-            let is_python = sampled.seen(sample).is_some_and(|seen| !seen.is_native());
-            let Some(iterations) = threads.get(&sample.thread).filter(|_| is_python) else {
-                continue;
-            };
-            let after = iterations.partition_point(|iteration| iteration.start <= sample.at);
-            let last = after.checked_sub(1).and_then(|last| iterations.get(last));
-            let Some(iteration) = last.filter(|iteration| sample.at < iteration.end()) else {
-                continue;
-            };
-            all += 1;
-            let stack = stacks
-                .entry(sample.frame)
-                .or_insert_with(|| Compiling::find(&sampled.frames, sample.frame));
-            let Some(stack) = stack.as_ref() else {
-                continue;
-            };
-            found.iterations.insert(iteration.n);
-            if iteration.n >= START_UP {
-                compiling += 1;
-                if let Some(caller) = stack.caller {
-                    *callers.entry(caller).or_default() += 1;
-                }
-            }
-        }
-        let caller = callers
-            .into_iter()
-            .max_by_key(|(function, count)| (*count, *function));
-        found.caller = caller.map(|(function, _)| sampled.frames.label(function).to_owned());
-        found.share = compiling as f64 / all.max(1) as f64;
-        found
+        Self(threads)
+    }
+
+    /// Returns the iteration in which a sample was taken on the iteration's thread; `None` if there is none.
+    fn find(&self, sample: &StackSample) -> Option<&'a Iteration> {
+        let iterations = self.0.get(&sample.thread)?;
+        let after = iterations.partition_point(|iteration| iteration.start <= sample.at);
+        let last = iterations.get(after.checked_sub(1)?)?;
+        (sample.at < last.end()).then_some(*last)
     }
 }
 
-/// A stack that lies in torch.compile's compiler.
+/// Numbers of samples in iterations, while these are counted.
+#[derive(Default)]
+struct SampleTally {
+    all: u64,
+    /// Number of samples without the native ones in which the thread ran.
+    ran: u64,
+    compiling: u64,
+    native: u64,
+    native_compiling: u64,
+    compilers: BTreeMap<CompilerName, u64>,
+    callers: BTreeMap<(CompilerName, u32), u64>,
+    parts: BTreeMap<String, u64>,
+}
+
+/// A sample in a compiler.
+#[derive(Clone, Copy)]
 struct Compiling {
-    /// The innermost function outside torch that leads to the compiler.
+    name: CompilerName,
     caller: Option<u32>,
 }
 
-impl Compiling {
-    /// Returns the compiling stack whose innermost frame is `frame`; `None` if the stack does not lie in the compiler.
-    fn find(frames: &Frames, frame: u32) -> Option<Self> {
-        let stack = frames.stack(frame);
-        let compiler = (stack.iter()).position(|function| compiles(frames.name(*function)))?;
-        let mut callers = stack[..compiler].iter().rev();
-        let caller = callers.find(|function| !frames.name(**function).contains(TORCH));
-        Some(Self {
-            caller: caller.copied(),
-        })
+impl Recompiles {
+    /// Returns the iterations in which a compiler runs.
+    pub(super) fn find(process: &Process) -> Self {
+        let sampled = &process.stacks.sampled;
+        let iterations = IterationsByThread::new(process);
+        let mut found = Self {
+            from: start_up(process),
+            ..Self::default()
+        };
+        let mut tally = SampleTally::default();
+        let mut stacks: HashMap<(u32, bool, Option<u32>), Option<Compiling>> = HashMap::new();
+        for sample in &sampled.samples {
+            let Some(seen) = sampled.seen(sample) else {
+                continue;
+            };
+            let Some(iteration) = iterations.find(sample) else {
+                continue;
+            };
+            tally.count(seen);
+            let key = (sample.frame, seen.is_native(), sample.sleep);
+            let stack = *stacks
+                .entry(key)
+                .or_insert_with(|| compiling(process, sample, seen.is_native()));
+            let Some(stack) = stack else { continue };
+            found.iterations.insert(iteration.n);
+            if iteration.n >= found.from {
+                let part = part(process, sample, seen);
+                tally.count_compiling(stack, seen, part);
+            }
+        }
+        found.finish(process, &tally);
+        found
+    }
+
+    fn finish(&mut self, process: &Process, tally: &SampleTally) {
+        let frames = &process.stacks.sampled.frames;
+        let most = |(_, count): &(&CompilerName, &u64)| **count;
+        self.compiler = tally
+            .compilers
+            .iter()
+            .max_by_key(most)
+            .map(|(name, _)| *name);
+        let callers = (tally.callers.iter()).filter(|((name, _), _)| Some(*name) == self.compiler);
+        let caller = callers.max_by_key(|(_, count)| **count);
+        self.caller = caller.map(|((_, function), _)| frames.label(*function).to_owned());
+        self.share = tally.compiling as f64 / tally.all.max(1) as f64;
+        // Native stacks are sampled only while the thread runs.
+        let ran = match tally.all {
+            0 => 1.0,
+            all => tally.ran as f64 / all as f64,
+        };
+        self.native_share = ran * tally.native_compiling as f64 / tally.native.max(1) as f64;
+        self.parts = named_parts(&tally.parts, tally.compiling);
     }
 }
 
-/// Returns true if a function compiles. `name` has the form `QUALNAME (FILE:LINE)`.
-fn compiles(name: &str) -> bool {
-    let Some((qualified, place)) = name.rsplit_once(" (") else {
-        return false;
+impl SampleTally {
+    fn count(&mut self, seen: SampledState) {
+        match seen {
+            SampledState::Native(_) => self.native += 1,
+            seen => {
+                self.all += 1;
+                self.ran += u64::from(seen.ran());
+            }
+        }
+    }
+
+    /// Counts a sample in a compiler. `part` is the function or the child process in which the compiler was.
+    fn count_compiling(&mut self, stack: Compiling, seen: SampledState, part: Option<String>) {
+        match seen.is_native() {
+            true => self.native_compiling += 1,
+            false => self.compiling += 1,
+        }
+        *self.compilers.entry(stack.name).or_default() += 1;
+        if let Some(caller) = stack.caller {
+            *self.callers.entry((stack.name, caller)).or_default() += 1;
+        }
+        if let Some(part) = part {
+            *self.parts.entry(part).or_default() += 1;
+        }
+    }
+}
+
+/// Returns the number of the first iteration that does not count as part of the program's start. A stretch of time that
+/// is reported because no step is known is not part of the start. If the record has only the last iterations of the
+/// process, the first half of all iterations counts as the start if that is less than [`START_UP`].
+fn start_up(process: &Process) -> u64 {
+    if process.facts.origin.is_own() && process.facts.origin.lacks(Data::Iterations) {
+        return 0;
+    }
+    let windows = || process.windows.iter();
+    let last = windows().map(|window| window.last).max().unwrap_or(0);
+    match windows().all(|window| window.past) {
+        true => START_UP.min(last / 2),
+        false => START_UP,
+    }
+}
+
+/// Returns the compiler in which a sample lies; `None` if it lies in none.
+fn compiling(process: &Process, sample: &StackSample, is_native: bool) -> Option<Compiling> {
+    let sampled = &process.stacks.sampled;
+    if let Some(stack) = CompilerStack::find(&sampled.frames, sample.frame, is_native) {
+        return Some(Compiling {
+            name: stack.compiler.into(),
+            caller: stack.caller,
+        });
+    }
+    let sleep = sampled.frames.sleeps.get(sample.sleep? as usize)?;
+    if is_native || !has_compiler_process(&sleep.cause) {
+        return None;
+    }
+    let stack = sampled.frames.stack(sample.frame);
+    let mut inward = stack.into_iter().rev();
+    let is_own = |place: &u32| {
+        let function = sampled.frames.functions.get(*place as usize);
+        function.is_some_and(Function::is_own)
     };
-    let outermost = qualified.split('.').next().unwrap_or(qualified);
-    let file = place.rsplit_once(':').map_or(place, |(file, _)| file);
-    let mut known = COMPILING.iter();
-    known.any(|(end, names)| file.ends_with(end) && names.contains(&outermost))
+    Some(Compiling {
+        name: CHILD_PROCESS,
+        caller: inward.find(is_own),
+    })
+}
+
+/// Returns the child process or the Python function in which a compiler was at a sample; `None` for native stacks.
+fn part(process: &Process, sample: &StackSample, seen: SampledState) -> Option<String> {
+    let frames = &process.stacks.sampled.frames;
+    if seen.is_native() {
+        return None;
+    }
+    let sleep = sample
+        .sleep
+        .and_then(|sleep| frames.sleeps.get(sleep as usize));
+    let child = sleep.and_then(|sleep| {
+        let awaited = sleep.cause.strip_prefix("waiting for ")?;
+        let (who, _) = awaited.split_once(" in ")?;
+        who.starts_with(CHILD).then(|| who.to_owned())
+    });
+    let function = || Some(frames.label(frames.get(sample.frame)?.function).to_owned());
+    child.or_else(function)
+}
+
+/// Returns text about the functions and child processes with the most samples, such as ` (28.8 % in child process ptxas)`.
+/// `all` is the number of all samples in compilers. The text is empty if no function stands out.
+fn named_parts(parts: &BTreeMap<String, u64>, all: u64) -> String {
+    let [least, most] = NAMED_PARTS;
+    let shares = parts
+        .iter()
+        .map(|(name, count)| (name, *count as f64 / all.max(1) as f64));
+    let mut shares: Vec<_> = shares.filter(|(_, share)| *share >= least).collect();
+    shares.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(b.0)));
+    let is_alone = |(name, share): &(&String, f64)| *share > most && !name.starts_with(CHILD);
+    if shares.first().is_none_or(is_alone) {
+        return String::new();
+    }
+    let named = shares.iter().take(MAX_PARTS);
+    let named: Vec<_> = named
+        .map(|(name, share)| format!("{} in {name}", Share(*share)))
+        .collect();
+    format!(" ({})", named.join(", "))
+}
+
+/// Samples of iterations that compile, and of other iterations, in which a function is on the stack.
+#[derive(Clone, Copy, Default)]
+struct Additional {
+    compiling: u64,
+    others: u64,
+    /// The greatest depth of the function in a stack.
+    depth: usize,
+}
+
+impl Additional {
+    /// Returns the number of samples beyond those of as many other iterations. `ratio` is the number of iterations that
+    /// compile, divided by the number of other iterations.
+    fn count(self, ratio: f64) -> f64 {
+        (self.compiling as f64 - self.others as f64 * ratio).max(0.0)
+    }
+}
+
+/// Returns the function of the program in which iterations that compile spend the time that other iterations do not
+/// have. It is the innermost function that is on the stack of at least half of these additional samples (see
+/// [`MIN_ADDITIONAL`]). `compiles` returns true for iterations that compile. Returns `None` if there is no such function.
+pub(super) fn additional_function(
+    process: &Process,
+    compiles: impl Fn(&Iteration) -> bool,
+) -> Option<String> {
+    let sampled = &process.stacks.sampled;
+    let by_thread = IterationsByThread::new(process);
+    let all = || process.windows.iter().flat_map(Window::qualified);
+    let count = all().filter(|iteration| compiles(iteration)).count();
+    let ratio = match all().count() - count {
+        0 => 0.0,
+        others => count as f64 / others as f64,
+    };
+    let mut total = Additional::default();
+    let mut functions: HashMap<u32, Additional> = HashMap::new();
+    for sample in &sampled.samples {
+        let is_python = sampled.seen(sample).is_some_and(|seen| !seen.is_native());
+        let Some(iteration) = by_thread.find(sample).filter(|_| is_python) else {
+            continue;
+        };
+        let does_compile = compiles(iteration);
+        let add = |sum: &mut Additional| match does_compile {
+            true => sum.compiling += 1,
+            false => sum.others += 1,
+        };
+        add(&mut total);
+        let stack = sampled.frames.stack(sample.frame);
+        let on_stack: BTreeSet<u32> = stack.iter().copied().collect();
+        for function in on_stack {
+            let known = sampled.frames.functions.get(function as usize);
+            if !known.is_some_and(Function::is_own) {
+                continue;
+            }
+            let sum = functions.entry(function).or_default();
+            add(sum);
+            let depth = stack.iter().rposition(|place| *place == function);
+            sum.depth = sum.depth.max(depth.unwrap_or(0));
+        }
+    }
+    let least = MIN_ADDITIONAL * total.count(ratio);
+    let candidates = functions.into_iter().filter(|(_, sum)| {
+        sum.compiling > 0 && sum.count(ratio) > 0.0 && sum.count(ratio) >= least
+    });
+    let found = candidates.max_by_key(|(function, sum)| (sum.depth, *function));
+    found.map(|(function, _)| sampled.frames.label(function).to_owned())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::compiles;
+    use super::*;
 
     #[test]
-    fn only_functions_that_compile_count() {
-        let torch = "/x/site-packages/torch";
-        for name in [
-            "_compile (TORCH/_dynamo/convert_frame.py:1690)",
-            "_compile.<locals>.compile_inner (TORCH/_dynamo/convert_frame.py:800)",
-            "fx_codegen_and_compile (TORCH/_inductor/compile_fx.py:2127)",
-            "compile_fx.<locals>.fw_compiler_base (TORCH/_inductor/compile_fx.py:9)",
-        ] {
-            assert!(compiles(&name.replace("TORCH", torch)), "{name}");
-        }
-        // These functions run in each step, only check if code has to be compiled, or are not in torch's files.
-        for name in [
-            "cudagraphify.<locals>.run (TORCH/_inductor/compile_fx.py:2288)",
-            "CatchErrorsWrapper.__call__ (TORCH/_dynamo/convert_frame.py:1500)",
-            "_TorchDynamoContext.__call__.<locals>._fn (TORCH/_dynamo/eval_frame.py:400)",
-            "_compile (/srv/model.py:3)",
-            "_compile",
-        ] {
-            assert!(!compiles(&name.replace("TORCH", torch)), "{name}");
-        }
+    fn parts_are_named_if_there_are_several() {
+        let parts = |counts: &[(&str, u64)]| {
+            let counts = counts.iter();
+            let counts = counts.map(|(name, count)| ((*name).to_owned(), *count));
+            named_parts(&counts.collect(), 100)
+        };
+        assert_eq!(
+            parts(&[("make_llir", 30), ("child process ptxas", 50), ("hash", 5)]),
+            " (50.0 % in child process ptxas, 30.0 % in make_llir)"
+        );
+        assert_eq!(parts(&[("compile", 95)]), "");
+        let child = parts(&[("child process nvcc", 95)]);
+        assert_eq!(child, " (95.0 % in child process nvcc)");
+        assert_eq!(parts(&[("a", 5), ("b", 5)]), "");
+    }
+
+    #[test]
+    fn samples_that_all_iterations_have_are_not_additional() {
+        let sum = Additional {
+            compiling: 40,
+            others: 60,
+            depth: 1,
+        };
+        assert!((sum.count(0.5) - 10.0).abs() < 1e-9);
+        assert!(sum.count(1.0) < 1e-9);
     }
 }

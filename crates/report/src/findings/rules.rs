@@ -150,8 +150,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         name: compilation::RULE,
         kind: FindingKind::Cause,
-        evidence: "calls that load or compile code, samples in torch.compile's compiler, and how much longer the iterations take that \
-                   have them",
+        evidence: "calls that load or compile code, samples in compilers, and how much longer the iterations take that have them",
         threshold: compilation::when,
         advice: "compile in the warm-up: run each shape and each kernel once before the first request, keep the compilers' caches \
                  (TRITON_CACHE_DIR, TORCHINDUCTOR_CACHE_DIR, CUDA_CACHE_PATH), and set CUDA_MODULE_LOADING=EAGER; for torch.compile \
@@ -160,7 +159,7 @@ pub const RULES: &[Rule] = &[
         to_know: "record with a library that counts such calls",
         needs: "a newer library",
         claims: ClaimRule::Host(&[LedgerKind::Compilation]),
-        data: STEPS,
+        data: CALLS,
         judge: Judge::Each(compilation::judge),
     },
     Rule {
@@ -252,7 +251,7 @@ pub const RULES: &[Rule] = &[
         judge: Judge::Each(ledger::faults),
     },
     Rule {
-        name: "gc",
+        name: python::GC_RULE,
         kind: FindingKind::Cause,
         evidence: "Python's garbage collections in iterations, and in the slow ones",
         threshold: python::gc_when,
@@ -315,9 +314,10 @@ pub const RULES: &[Rule] = &[
     Rule {
         name: "throttled",
         kind: FindingKind::Cause,
-        evidence: "SM clocks, and the reasons for them, ten times a second",
+        evidence: "SM clocks, the reasons for them, ten times a second, and the power limit",
         threshold: state::throttled_when,
-        advice: "cool the GPU, or raise its power limit (nvidia-smi -pl); compare runs at locked clocks (nvidia-smi -lgc)",
+        advice: "cool the GPU, or set its power limit back to the default (nvidia-smi -pl); compare runs at locked clocks \
+                 (nvidia-smi -lgc)",
         to_know: STATE_TO_KNOW,
         needs: "",
         claims: ClaimRule::None,
@@ -337,16 +337,17 @@ pub const RULES: &[Rule] = &[
         judge: Judge::Each(state::low_clocks),
     },
     Rule {
-        name: "shared-gpu",
+        name: state::SHARED_RULE,
         kind: FindingKind::Cause,
         evidence: "the processes that the driver lists for the GPU, and their utilization",
         threshold: state::shared_when,
-        advice: "run one of them on another GPU, or give each a part of its own (MIG)",
+        advice: "run one of them on another GPU, or give each a part of its own (MIG); if both have to use this GPU, MPS \
+                 lets them run at once instead of in turns",
         to_know: STATE_TO_KNOW,
         needs: "",
         claims: ClaimRule::None,
         data: &[],
-        judge: Judge::Each(state::shared),
+        judge: Judge::AtMost(state::shared),
     },
     Rule {
         name: "far-from-gpu",
@@ -510,5 +511,18 @@ pub const RULES: &[Rule] = &[
         claims: ClaimRule::Host(&[LedgerKind::Requests]),
         data: CALLS,
         judge: Judge::Each(ledger::requests),
+    },
+    Rule {
+        name: "power-limited",
+        kind: FindingKind::Note,
+        evidence: "SM clocks, the reasons for them, ten times a second, and the power limit",
+        threshold: state::power_limited_when,
+        advice: "not a fault: a busy GPU reaches this limit; lower precision or less data movement needs less power; raise the \
+                 limit if the board allows more (nvidia-smi -pl); compare runs at locked clocks (nvidia-smi -lgc)",
+        to_know: STATE_TO_KNOW,
+        needs: "",
+        claims: ClaimRule::None,
+        data: &[],
+        judge: Judge::Each(state::power_limited),
     },
 ];

@@ -115,11 +115,19 @@ pub fn finding(finding: &Finding, names: &[String], lines: &mut Lines) {
 /// Returns words for the time that a finding costs, without the time that the losses of other findings contain; empty
 /// if the cost is not known.
 fn cost(finding: &Finding) -> String {
-    match (finding.loss, finding.is_partly_others) {
-        (None, _) => String::new(),
-        (Some(loss), false) => format!(" (costs {})", Share(loss)),
-        (Some(loss), true) => format!(" (costs {} beyond the others)", Share(loss)),
-    }
+    let Some(loss) = finding.loss else {
+        return String::new();
+    };
+    let at_most = if finding.loss_is_at_most {
+        "at most "
+    } else {
+        ""
+    };
+    let beyond = match finding.is_partly_others {
+        true => " beyond the others",
+        false => "",
+    };
+    format!(" (costs {at_most}{}{beyond})", Share(loss))
 }
 
 /// Adds a finding that holds, with its advice, to the text. In a brief report, one more line has

@@ -23,7 +23,7 @@ pub struct Claims {
     /// The host's total time in the iterations, without the waits for requests that events of the record show. Waits
     /// that only stack samples show are included.
     pub host: u64,
-    /// The host's time in calls that copy without waiting for the GPU.
+    /// The host's time in calls that enqueue copies. Some of these calls wait for earlier work of the GPU.
     pub copies: u64,
     /// Total time, without `waited`, of the iterations for which the GPU's idle times are known.
     pub gpu: u64,
@@ -198,6 +198,7 @@ impl Groups {
             match named.cause(spent).0 {
                 LedgerKind::Requests => continue,
                 LedgerKind::Copy => claims.copies += times.all,
+                _ if matches!(spent, HostCause::CopyToHost(_)) => claims.copies += times.all,
                 _ => (),
             }
             claims.host += times.all;

@@ -10,7 +10,7 @@ use tllmprof_record::Strings;
 use super::difference::Difference;
 use super::differences::{SideSums, differences};
 use super::host::{GroupedIteration, Sums};
-use super::keys::{HostCause, NameSources};
+use super::keys::{ActivityKey, HostCause, NameSources};
 use super::split::CausePart;
 use super::times::Times;
 use super::{
@@ -417,6 +417,54 @@ impl Groups {
         CausePart::sum(self.parts(groups, sums, named))
     }
 
+    /// Returns the host's time in some groups, by cause, before samples divide it. A long copy to the host waits for
+    /// earlier work of the GPU: of its time, only the part in which the GPU was busy keeps the cause
+    /// [`HostCause::CopyToHost`]. The rest, and all of it where the GPU's idle time is unknown, is time of the call.
+    fn times(&self, groups: &[usize], sums: &Sums) -> Vec<(HostCause, Times)> {
+        let is_copy = |spent: HostCause| matches!(spent, HostCause::CopyToHost(_));
+        let times = sums.times(groups);
+        if !times.iter().any(|(spent, _)| is_copy(*spent)) {
+            return times;
+        }
+        let known = groups.iter().copied();
+        let known: Vec<_> = known.filter(|at| self.is_idle_known(*at)).collect();
+        let waits = sums.times(&known).into_iter();
+        let waits = waits.filter(|(spent, _)| is_copy(*spent));
+        let waits: HashMap<_, _> = waits
+            .map(|(spent, times)| (spent, times.all.saturating_sub(times.idle)))
+            .collect();
+        let mut found: BTreeMap<HostCause, Times> = BTreeMap::new();
+        let mut add = |spent, times: Times| {
+            let sum = found.entry(spent).or_default();
+            *sum = sum.and(times);
+        };
+        for (spent, mut times) in times {
+            let HostCause::CopyToHost(row) = spent else {
+                add(spent, times);
+                continue;
+            };
+            let waited = waits.get(&spent).map_or(0, |waited| times.all.min(*waited));
+            times.all -= waited;
+            add(HostCause::On(ActivityKey::Call(row)), times);
+            let (all, idle) = (waited, 0);
+            add(spent, Times { all, idle });
+        }
+        found.retain(|_, times| times.all > 0);
+        found.into_iter().collect()
+    }
+
+    /// Returns true if the GPU's idle time is known for a group.
+    fn is_idle_known(&self, group: usize) -> bool {
+        let group = &self.groups[group];
+        match self.basis {
+            Basis::Span => group.counted,
+            Basis::Kernels => group.taken,
+            Basis::Projected => {
+                group.taken || group.work.is_some_and(|work| self.work.is_known(work))
+            }
+        }
+    }
+
     /// Returns the same times as [`Self::spent`], together with the cause that each time had before
     /// samples divided it.
     pub(crate) fn parts(
@@ -430,7 +478,7 @@ impl Groups {
             let spent = self.counted_off(groups, sums, named).into_iter();
             return spent.map(CausePart::all).collect();
         }
-        let mut spent = sums.times(groups);
+        let mut spent = self.times(groups, sums);
         let sum = self.sum(groups);
         let are_native = seen.are_native();
         let seen = seen.by_spent();
@@ -456,7 +504,7 @@ impl Groups {
         for group in groups {
             let of = &self.sums[*group];
             let off = [of.delayed, of.blocked];
-            let spent = off_processor(sums.times(&[*group]), off, named, None);
+            let spent = off_processor(self.times(&[*group], sums), off, named, None);
             for (spent, times) in spent {
                 let sum = found.entry(spent).or_default();
                 *sum = sum.and(times);
@@ -612,7 +660,7 @@ mod tests {
     use super::*;
     use crate::events::facts::{CallCount, Facts};
     use crate::events::samples::Frames;
-    use crate::ledger::keys::{ActivityKey, Code};
+    use crate::ledger::keys::Code;
     use tllmprof_record::CallKind;
 
     #[test]

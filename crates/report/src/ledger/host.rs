@@ -29,6 +29,10 @@ const MIN_HELD_BACK: usize = 1 << 16;
 /// applies to each map [`GroupTimes::frames`], in which further samples are not counted.
 const MAX_TIMES: usize = 1 << 18;
 
+/// Minimum duration of a call that copies to the host, in nanoseconds, for the assumption that it waits for the GPU. A
+/// call that only enqueues the copy returns sooner.
+const MIN_COPY_WAIT_NS: u64 = 20_000;
+
 /// An iteration with the index of the group of iterations to which its time is added.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GroupedIteration {
@@ -43,6 +47,8 @@ pub(crate) struct GroupedIteration {
 pub(crate) struct HostLedger {
     threads: HashMap<u32, LedgerThread>,
     sums: Sums,
+    /// The rows, in the table of calls, of the functions that copy to the host asynchronously.
+    copies_to_host: Vec<u8>,
     /// The parts of the current event's time span that no earlier event got. This buffer is reused
     /// for all events.
     own: Vec<Span>,
@@ -147,8 +153,15 @@ impl HostLedger {
         Self {
             threads,
             sums,
+            copies_to_host: Vec::new(),
             own: Vec::new(),
         }
+    }
+
+    /// Sets the rows, in the table of calls, of the functions that copy to the host asynchronously. The time of their
+    /// long calls gets the cause [`HostCause::CopyToHost`]. Must be called before the first event is added.
+    pub(crate) fn set_copies_to_host(&mut self, rows: Vec<u8>) {
+        self.copies_to_host = rows;
     }
 
     /// Adds stack samples. The samples must be added before the first event. Returns the group of the iteration in
@@ -213,26 +226,36 @@ impl HostLedger {
                 &mut self.own,
                 thread,
                 span,
-                ActivityKey::Requests,
+                (ActivityKey::Requests, HostCause::On(ActivityKey::Requests)),
             );
         }
         let end = event.start.saturating_add(event.duration);
+        let took = clock.ns(end).saturating_sub(clock.ns(event.start));
+        let spent = match key {
+            ActivityKey::Call(row)
+                if took >= MIN_COPY_WAIT_NS && self.copies_to_host.contains(&row) =>
+            {
+                HostCause::CopyToHost(row)
+            }
+            key => HostCause::On(key),
+        };
         let span = thread.places(clock, event.start, end);
-        Self::take(&mut self.sums, &mut self.own, thread, span, key);
+        Self::take(&mut self.sums, &mut self.own, thread, span, (key, spent));
     }
 
-    /// Adds a span of a thread's time to a cause, except for the parts that already have a cause.
+    /// Adds a span of a thread's time to the cause `spent`, except for the parts that already have a cause. `key` is the
+    /// activity during that span.
     fn take(
         sums: &mut Sums,
         own: &mut Vec<Span>,
         thread: &mut LedgerThread,
         span: Span,
-        key: ActivityKey,
+        (key, spent): (ActivityKey, HostCause),
     ) {
         if span.start < span.end {
             thread.take(span, key, own);
             for own in own.drain(..) {
-                sums.spend(thread, HostCause::On(key), own);
+                sums.spend(thread, spent, own);
             }
             if thread.pieces.len() >= 2 * MIN_HELD_BACK {
                 for (spent, span) in thread.settle() {
@@ -634,6 +657,29 @@ mod tests {
         assert_eq!(sums.times(&[1]), second);
         assert_eq!(sums.times(&[0]).len(), 6);
         assert_eq!(sums.times(&[]), []);
+    }
+
+    #[test]
+    fn only_long_copies_to_the_host_seem_to_wait_for_the_gpu() {
+        const COPY: u8 = 2;
+        let iterations = [placed(0, 100_000, 0)];
+        let clock = Clock::new(ClockKind::Monotonic, &[]);
+        let mut ledger = HostLedger::new(iterations.iter().copied(), &[span(0, 10_000)], 0);
+        ledger.set_copies_to_host(vec![COPY]);
+        for event in [
+            call(0, 30_000, COPY),
+            call(40_000, 5_000, COPY),
+            call(50_000, 30_000, WAIT),
+        ] {
+            ledger.add(&clock, &Requests::default(), MAIN, &event);
+        }
+        let found = ledger.finish().times(&[0]);
+        let time = |spent| found.iter().find(|(it, _)| *it == spent).map(|(_, it)| *it);
+        let times = |all, idle| Some(Times { all, idle });
+        assert_eq!(time(HostCause::CopyToHost(COPY)), times(30_000, 10_000));
+        let on_copy = HostCause::On(ActivityKey::Call(COPY));
+        assert_eq!(time(on_copy), times(5_000, 0));
+        assert_eq!(time(ON_WAIT), times(30_000, 0));
     }
 
     #[test]

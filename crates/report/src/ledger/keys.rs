@@ -47,6 +47,9 @@ pub enum HostCause {
     Before(ActivityKey),
     /// The time after the thread's last activity.
     After(ActivityKey),
+    /// A call that copies to the host and takes so long that it seems to wait for the GPU. The field is the call's row
+    /// in the table of calls.
+    CopyToHost(u8),
     /// The thread was in this state when a sample of its stack was taken.
     SampledState(SampledState),
     /// The thread was asleep or blocked in code outside CUDA calls.
@@ -77,6 +80,7 @@ impl HostCause {
             Self::Before(key) => Some(Code::Before(key)),
             Self::After(key) => Some(Code::After(key)),
             Self::On(_)
+            | Self::CopyToHost(_)
             | Self::SampledState(_)
             | Self::Blocked(_)
             | Self::Delayed
@@ -117,6 +121,10 @@ impl NameSources<'_> {
                 (LedgerKind::Code, format!("code before {}", self.label(key)))
             }
             HostCause::After(key) => (LedgerKind::Code, format!("code after {}", self.label(key))),
+            HostCause::CopyToHost(row) => {
+                let cause = format!("{WAITING} in a copy: {}", self.facts.call(row));
+                (LedgerKind::Wait, cause)
+            }
             HostCause::SampledState(seen) => self.seen(seen),
             HostCause::Blocked(code) => {
                 let (from, to) = match code {
@@ -184,6 +192,7 @@ impl NameSources<'_> {
     pub fn claim(&self, spent: HostCause) -> Claim {
         match spent {
             HostCause::On(key) => self.claim_on(key),
+            HostCause::CopyToHost(_) => Claim::Copy,
             HostCause::Short(from, to) => match (self.claim_on(from), self.claim_on(to)) {
                 (waits @ (Claim::Wait | Claim::Read), _) => waits,
                 (Claim::Copy, _) | (_, Claim::Copy) => Claim::Copy,
@@ -254,6 +263,7 @@ impl NameSources<'_> {
         use LedgerKind::{GilWait, Requests, Wait};
         match spent {
             HostCause::On(key) => matches!(self.activity(key).0, Wait | GilWait | Requests),
+            HostCause::CopyToHost(_) => true,
             _ => false,
         }
     }

@@ -39,6 +39,7 @@ const KNOWN_PURPOSES: &[(&str, &str)] = &[
     ("/torch/_inductor/", "torch.compile compiles"),
     ("/torch/_dynamo/convert_frame.py", "torch.compile compiles"),
     ("/triton/compiler/", "Triton compiles a kernel"),
+    ("/cupy/cuda/compiler.py", "CuPy compiles a kernel"),
     ("/jax/_src/compiler.py", "XLA compiles"),
     ("/jax/_src/interpreters/mlir.py", "JAX traces and compiles"),
     ("nvrtcCompileProgram", "NVRTC compiles"),
@@ -184,7 +185,7 @@ impl PathSamples<'_> {
                 does,
             });
         };
-        let is_own = |(place, _): &(u32, u64)| function(*place).is_some_and(is_own);
+        let is_own = |(place, _): &(u32, u64)| function(*place).is_some_and(Function::is_own);
         let own = way[..=at].iter().rposition(is_own).filter(|own| *own != at);
         Some(Path {
             function: frames.label(way[at].0).to_owned(),
@@ -250,17 +251,6 @@ fn says(function: &Function) -> bool {
 
 fn is_interpreter(function: &Function) -> bool {
     function.origin == Origin::Interpreter
-}
-
-/// Returns true if a function belongs to the program itself, and not to an installed package. The top level of a
-/// module (`<module>`) does not count as a function.
-fn is_own(function: &Function) -> bool {
-    let name = &function.name;
-    let is_installed = ["/site-packages/", "/dist-packages/"]
-        .iter()
-        .any(|part| name.contains(part));
-    let is_named = name.contains(" (") && !name.starts_with("<module>");
-    function.origin == Origin::Program && !is_installed && is_named
 }
 
 #[cfg(test)]

@@ -10,6 +10,11 @@ use crate::events::samples::{SampleCounts, SampledState};
 /// Maximum weight of a sample of a sleeping thread, relative to a sample of a running thread (see
 /// [`SamplesByCause::asleep_weight`]). The minimum weight is the inverse of this number.
 const MAX_WEIGHT: f64 = 4.0;
+/// Upper limit for the ratio of the number of native stack samples to the number of samples outside Python functions,
+/// in the time of one cause, for the conclusion that the thread was mostly in the operating system's kernel. If the
+/// thread was always in user space, the ratio is about 1, or about 0.25 where the kernel's timer limits native stacks
+/// to 250 Hz.
+const MAX_IN_KERNEL: f64 = 0.05;
 /// Number of steps of the binary search for the weight of a sample of a sleeping thread (see
 /// [`SamplesByCause::asleep_weight`]).
 const SEARCH_STEPS: u32 = 32;
@@ -235,14 +240,15 @@ fn weighted(seen: &BTreeMap<SampledState, Count>, weight: f64) -> BTreeMap<Sampl
 
 /// Divides the time of a cause by the samples in that time. Samples of native stacks are separate:
 /// they divide only the time outside Python functions, or all of the time if there are no other
-/// samples.
+/// samples. They are taken only while the thread runs in user space. If they are so few that the thread was mostly in
+/// the operating system's kernel (see [`MAX_IN_KERNEL`]), each stands only for the time of one sample.
 fn parts(
     spent: HostCause,
     seen: &BTreeMap<SampledState, Count>,
     times: Times,
 ) -> Vec<(HostCause, Times)> {
     let (native, others): (Vec<_>, Vec<_>) = seen.iter().partition(|(seen, _)| seen.is_native());
-    let weights = |of: fn(&Count) -> u64| -> Vec<u128> {
+    let sums = |of: fn(&Count) -> u64| -> (u64, u64) {
         let sum: u64 = native.iter().map(|(_, count)| of(count)).sum();
         let outside = others
             .iter()
@@ -251,6 +257,21 @@ fn parts(
             (Some((_, count)), _) => of(count),
             (None, is_empty) => u64::from(is_empty),
         };
+        (sum, outside)
+    };
+    let (ran, outside) = sums(|count| count.all);
+    let is_mostly_in_kernel = ran > 0 && (ran as f64) < MAX_IN_KERNEL * outside as f64;
+    let weights = |of: fn(&Count) -> u64| -> Vec<u128> {
+        let (sum, outside) = sums(of);
+        if is_mostly_in_kernel {
+            let other = |(seen, count): &(&SampledState, &Count)| match **seen {
+                SampledState::Outside => of(count).saturating_sub(sum),
+                _ => of(count),
+            };
+            let native = native.iter().map(|(_, count)| of(count));
+            let all = others.iter().map(other).chain(native);
+            return all.map(u128::from).collect();
+        }
         let is_divided = sum > 0;
         let other = |(seen, count): &(&SampledState, &Count)| match (
             is_divided,
@@ -447,6 +468,21 @@ mod tests {
         ]);
         let native = HostCause::SampledState(SampledState::Native(7));
         assert_eq!(found, [(HostCause::SampledState(sleep), 30), (native, 70)]);
+        // Far fewer native stacks were sampled than the thread was seen running. So it was in the operating system's
+        // kernel for most of the time, about which native stacks say nothing.
+        let found = seen(&[
+            (sleep, 10),
+            (SampledState::Outside, 90),
+            (SampledState::Native(7), 4),
+        ]);
+        assert_eq!(
+            found,
+            [
+                (HostCause::SampledState(sleep), 10),
+                (EDGE, 86),
+                (native, 4)
+            ]
+        );
         let python = HostCause::SampledState(SampledState::Python(1));
         let found = seen(&[(SampledState::Python(1), 50), (SampledState::Outside, 50)]);
         assert_eq!(

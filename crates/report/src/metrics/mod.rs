@@ -53,6 +53,8 @@ pub(crate) struct SampledRecord<'a> {
     pub samples: &'a RecordedSamples,
     /// The NUMA nodes of the GPUs: one text for each GPU, in the form that `GpuNode::parse` reads.
     pub gpu_nodes: &'a [String],
+    /// The power limits of the GPUs: one text for each GPU, in the form that `PowerLimit::parse` reads.
+    pub power_limits: &'a [String],
     /// The reasons why some data, such as the clocks of a GPU, were not sampled.
     pub refused: &'a [String],
 }
@@ -95,7 +97,7 @@ impl Metrics {
             Ok((record, devices)) => {
                 let states = devices
                     .iter()
-                    .map(|device| state::state(*device, record.samples, of.windows));
+                    .map(|device| state::state(*device, of, record));
                 self.state = states.filter(GpuState::is_known).collect();
                 self.placement = placement::find(of, &devices, record);
                 let mut refused = record

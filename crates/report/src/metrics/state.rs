@@ -8,6 +8,7 @@ use tllmprof_record::{GpuOwner, Metric};
 
 use super::inside::{self, WindowSpans};
 use super::samples::RecordedSamples;
+use super::{MeasuredProcess, SampledRecord};
 use crate::events::spans::{self, Span};
 use crate::events::window::Window;
 use crate::numbers::quantiles::Quantiles;
@@ -24,15 +25,46 @@ const MIN_RISEN: usize = 3;
 /// the time that the slow iterations lose.
 const MIN_COMPARED: usize = 8;
 
+/// NVML's bit for a clock that is lowered because the GPU has reached its power limit.
+const POWER_CAP: u64 = 0x04;
+/// NVML's bits for clocks that heat or the hardware lowers. A healthy GPU at full load has none of them.
+const FAULTS: u64 = 0x08 | 0x20 | 0x40 | 0x80;
 /// The bits by which NVML states that power, heat or the hardware limits the clocks, each with its
 /// meaning in words.
 const LIMITS: [(u64, &str); 5] = [
-    (0x04, "power (software power cap)"),
+    (POWER_CAP, "power (software power cap)"),
     (0x08, "hardware slowdown"),
     (0x20, "heat (software thermal slowdown)"),
     (0x40, "heat (hardware thermal slowdown)"),
     (0x80, "power (hardware power brake)"),
 ];
+
+/// Share of the board's default power limit, as a fraction, below which the limit counts as lowered by somebody.
+const LOWERED_LIMIT: f64 = 0.99;
+
+/// The power limit of a GPU, in watts.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct PowerLimit {
+    /// The limit that the driver enforces.
+    enforced: f64,
+    /// The board's default limit; `None` if it is not known.
+    default: Option<f64>,
+}
+
+impl PowerLimit {
+    /// Parses the text for a GPU in a record, which is in milliwatts: `0 400000 700000`. Returns `None` if the text is
+    /// about another GPU than `device`, or has another form. A default of `-` is not known.
+    fn parse(text: &str, device: u8) -> Option<Self> {
+        let mut words = text.split(' ');
+        let of: u8 = words.next()?.parse().ok()?;
+        let mut watts = || {
+            let milliwatts: u64 = words.next()?.parse().ok()?;
+            Some(milliwatts as f64 / 1000.0)
+        };
+        let (enforced, default) = (watts()?, watts());
+        (of == device).then_some(Self { enforced, default })
+    }
+}
 
 /// The state of a GPU that the process uses, inside windows.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, JsonSchema)]
@@ -50,9 +82,20 @@ pub struct GpuState {
     #[serde(rename = "max_sm_clock_mhz")]
     #[schemars(extend("unit" = "MHz"))]
     pub max_clock: Option<f64>,
-    /// The time in which power, heat or the hardware lowered the SM clock; `null` if the reasons for the clocks are not
-    /// known.
+    /// The power limit that the driver enforces; `null` if it is not known.
+    #[serde(rename = "power_limit_w")]
+    #[schemars(extend("unit" = "watts"))]
+    pub power_limit: Option<f64>,
+    /// The board's default power limit; `null` if it is not known.
+    #[serde(rename = "default_power_limit_w")]
+    #[schemars(extend("unit" = "watts"))]
+    pub default_power_limit: Option<f64>,
+    /// The time in which heat, the hardware, or a power limit below the board's default lowered the SM clock; `null` if
+    /// the reasons for the clocks are not known.
     pub throttled: Option<Throttled>,
+    /// The time in which the GPU's power limit lowered the SM clock, if that limit is the board's default, is higher, or
+    /// is not known to be lower; `null` if the reasons for the clocks are not known.
+    pub power_limited: Option<Throttled>,
     /// The time at the start of a window in which the SM clock had not risen yet; `null` if it had, or if that is not
     /// known.
     pub low_clock: Option<LowClock>,
@@ -68,14 +111,18 @@ pub struct GpuState {
     #[serde(rename = "joules_per_token")]
     #[schemars(extend("unit" = "joules"))]
     pub per_token: Option<f64>,
-    /// The processes of other runs that used the GPU; `null` if the processes on the GPU were not listed, or if the
-    /// driver lists them by process IDs that cannot be compared with those of the run.
+    /// The other processes that used the GPU, of this run and of other runs; `null` if the processes on the GPU were not
+    /// listed, or if the driver lists them by process IDs that cannot be compared with those of the run.
     pub others: Option<Vec<OtherProcess>>,
-    /// The part of the iterations' time that was lost to busy processes of other runs; `null` if it is not known.
+    /// The part of the iterations' time that was lost to other busy processes; `null` if it is not known.
     pub others_cost: Option<f64>,
+    /// True if processes of the same run used the GPU, and it is not known if this process is one of them. They are then
+    /// not among `others`.
+    #[serde(skip)]
+    pub has_unclear_processes: bool,
 }
 
-/// The time in which power, heat or the hardware lowered the SM clock.
+/// A time in which the SM clock was lowered for certain reasons.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, JsonSchema)]
 pub struct Throttled {
     /// The reasons why the SM clock was lowered, as NVML gives them.
@@ -116,15 +163,19 @@ pub struct LowClock {
     pub cost: Option<f64>,
 }
 
-/// A process of another run that used the GPU.
+/// Another process that used the GPU.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct OtherProcess {
     /// The process ID; `null` if the driver lists it by a number of another PID namespace.
     pub pid: Option<u32>,
     /// The name of the process; `null` if it could not be read.
     pub name: Option<String>,
+    /// True if the process belongs to the same run, false if it belongs to another run.
+    pub same_run: bool,
     /// The largest share of the SMs' time that the process had, as a part of 1; `null` if it is not known.
     pub sm_share: Option<f64>,
+    /// The mean share of the SMs' time that the process had, as a part of 1; `null` if it is not known.
+    pub mean_sm_share: Option<f64>,
 }
 
 /// The SM clock of a GPU during one sample, with the maximum clock and the bits of NVML's reasons
@@ -141,13 +192,14 @@ struct ClockSample {
 }
 
 impl ClockSample {
-    fn is_throttled(&self) -> bool {
-        let has_reason = self
-            .reasons
-            .is_some_and(|reasons| LIMITS.iter().any(|(bit, _)| reasons & bit != 0));
+    /// Returns the bits of [`LIMITS`] that lower the clock; 0 if the clock is not lowered.
+    fn limits(&self) -> u64 {
         let is_low =
             matches!((self.clock, self.max), (Some(clock), Some(max)) if clock < max * FULL_CLOCK);
-        has_reason && is_low
+        match self.reasons {
+            Some(reasons) if is_low => reasons & (POWER_CAP | FAULTS),
+            _ => 0,
+        }
     }
 }
 
@@ -156,28 +208,50 @@ impl GpuState {
     pub(crate) const fn is_known(&self) -> bool {
         self.samples > 0 || self.energy.is_some() || self.others.is_some()
     }
+
+    /// Returns the GPU's power limit and the board's default in watts, if the limit is below the default.
+    pub(crate) fn lowered_limit(&self) -> Option<(f64, f64)> {
+        let (limit, default) = (self.power_limit?, self.default_power_limit?);
+        (limit < default * LOWERED_LIMIT).then_some((limit, default))
+    }
 }
 
-/// Returns the state of a GPU inside windows, computed from the samples of a record.
-pub(crate) fn state(device: u8, record: &RecordedSamples, windows: &[Window]) -> GpuState {
+/// Returns the state of a GPU inside the windows of a process, computed from the samples of a record.
+pub(crate) fn state(device: u8, of: MeasuredProcess<'_>, record: &SampledRecord<'_>) -> GpuState {
+    let mut limits = record.power_limits.iter();
+    let limit = limits.find_map(|text| PowerLimit::parse(text, device));
+    let mut state = GpuState {
+        device,
+        power_limit: limit.map(|limit| limit.enforced),
+        default_power_limit: limit.and_then(|limit| limit.default),
+        ..GpuState::default()
+    };
+    let (record, windows) = (record.samples, of.windows);
     let spans = inside::spans(windows);
     let clocks = clocks(device, record, &spans);
+    // A power limit that somebody lowered is a fault. The board's own limit is not: a busy GPU works at it.
+    let faults = match state.lowered_limit() {
+        Some(_) => FAULTS | POWER_CAP,
+        None => FAULTS,
+    };
+    state.throttled = lowered(&clocks, windows, faults, |limits| limits & faults != 0);
+    state.power_limited = lowered(&clocks, windows, POWER_CAP, |limits| {
+        limits & faults == 0 && limits & POWER_CAP != 0
+    });
     let iterations = || windows.iter().flat_map(Window::qualified);
     let energy = energy(device, record, &spans);
     let steps = iterations().count();
     let tokens = iterations().map(|one| one.batch.map(|batch| u64::from(batch.tokens)));
     let tokens = tokens.sum::<Option<u64>>().filter(|tokens| *tokens > 0);
-    let (others, busy_times) = others(device, record, &spans);
+    let others = others(device, of.pid, record, &spans);
     let has_clock = |clocks: &&ClockSample| clocks.clock.is_some();
     GpuState {
-        device,
         samples: clocks.iter().filter(has_clock).count() as u64,
         clock: mean_clock(clocks.iter()),
         max_clock: clocks
             .iter()
             .filter_map(|clocks| clocks.max)
             .reduce(f64::max),
-        throttled: throttled(&clocks, windows),
         low_clock: low_clock(&clocks, windows),
         energy,
         per_step: energy
@@ -186,8 +260,10 @@ pub(crate) fn state(device: u8, record: &RecordedSamples, windows: &[Window]) ->
         per_token: energy
             .zip(tokens)
             .map(|(energy, tokens)| energy / tokens as f64),
-        others,
-        others_cost: cost(windows, |at| Some(spans::contain(&busy_times, at))),
+        others: others.processes,
+        others_cost: cost(windows, |at| Some(spans::contain(&others.busy, at))),
+        has_unclear_processes: others.are_unclear,
+        ..state
     }
 }
 
@@ -234,7 +310,15 @@ fn energy(device: u8, record: &RecordedSamples, spans: &WindowSpans) -> Option<f
     (all > 0 && covered * 10 >= all * 9).then(|| joules * all as f64 / covered as f64)
 }
 
-fn throttled(clocks: &[ClockSample], windows: &[Window]) -> Option<Throttled> {
+/// Returns the time in which the clock is lowered for some reasons, or `None` if no reasons are known. `is_lowered` takes
+/// the bits of [`LIMITS`] that lower the clock, and returns true if these are the reasons in question. `bits` are the
+/// reasons to name.
+fn lowered(
+    clocks: &[ClockSample],
+    windows: &[Window],
+    bits: u64,
+    is_lowered: impl Fn(u64) -> bool,
+) -> Option<Throttled> {
     let known = || {
         clocks
             .iter()
@@ -244,18 +328,16 @@ fn throttled(clocks: &[ClockSample], windows: &[Window]) -> Option<Throttled> {
     if all == 0 {
         return None;
     }
-    let low = || known().filter(|one| one.is_throttled());
-    let bits = low()
-        .filter_map(|one| one.reasons)
-        .fold(0, |all, one| all | one);
-    let reasons = LIMITS.iter().filter(|(bit, _)| bits & bit != 0);
+    let low = || known().filter(|one| is_lowered(one.limits()));
+    let found = low().fold(0, |all, one| all | one.limits()) & bits;
+    let reasons = LIMITS.iter().filter(|(bit, _)| found & bit != 0);
     let at = |moment: u64| {
         let next = clocks.partition_point(|one| one.end <= moment);
         let one = clocks.get(next).filter(|one| one.start <= moment)?;
         one.reasons
             .filter(|_| one.clock.is_some() && one.max.is_some())?;
         let is_full = one.clock >= one.max.map(|max| max * FULL_CLOCK);
-        one.is_throttled()
+        is_lowered(one.limits())
             .then_some(true)
             .or(is_full.then_some(false))
     };
@@ -263,7 +345,7 @@ fn throttled(clocks: &[ClockSample], windows: &[Window]) -> Option<Throttled> {
         reasons: reasons.map(|(_, name)| *name).collect(),
         share: low().map(|one| one.inside).sum::<u64>() as f64 / all as f64,
         clock: mean_clock(low()),
-        other_clock: mean_clock(known().filter(|one| !one.is_throttled())),
+        other_clock: mean_clock(known().filter(|one| !is_lowered(one.limits()))),
         cost: cost(windows, at),
     })
 }
@@ -287,7 +369,7 @@ fn low_clock(clocks: &[ClockSample], windows: &[Window]) -> Option<LowClock> {
         )?;
         let later = later.p50 as f64;
         let is_low =
-            |one: &&&ClockSample| !one.is_throttled() && one.clock < Some(later * RISEN_CLOCK);
+            |one: &&&ClockSample| one.limits() == 0 && one.clock < Some(later * RISEN_CLOCK);
         let low: Vec<_> = within.iter().take_while(is_low).copied().collect();
         let end = low.last()?.end.min(until);
         if within.len() - low.len() < MIN_RISEN {
@@ -304,44 +386,75 @@ fn low_clock(clocks: &[ClockSample], windows: &[Window]) -> Option<LowClock> {
     windows.iter().filter_map(of).max_by_key(|low| low.duration)
 }
 
-/// Processes of other runs on a GPU, and the times in which they are known to be busy. The list of processes is `None`
-/// if it is not known which processes use the GPU, or to which run they belong.
-type OtherUse = (Option<Vec<OtherProcess>>, Vec<Span>);
+/// The other processes on a GPU.
+struct OtherUse {
+    /// `None` if it is not known which processes use the GPU, or to which run they belong.
+    processes: Option<Vec<OtherProcess>>,
+    /// The times in which other processes are known to be busy.
+    busy: Vec<Span>,
+    /// True if processes of the same run use the GPU, and it is not known if the process itself is one of them.
+    are_unclear: bool,
+}
 
-fn others(device: u8, record: &RecordedSamples, spans: &WindowSpans) -> OtherUse {
+/// Returns the other processes that use a GPU inside windows. `own` is the process ID of the process itself.
+fn others(device: u8, own: u32, record: &RecordedSamples, spans: &WindowSpans) -> OtherUse {
+    let of_gpu = || record.processes.iter().filter(|one| one.device == device);
+    // If the driver does not list the process by its ID, the process either does not use the GPU, or has another ID in
+    // the PID namespace of the driver's list. In the latter case, the list's processes of the run include the process.
+    let is_own_listed = of_gpu().any(|one| one.owner == GpuOwner::Run && one.pid == own);
     let mut found: BTreeMap<u32, OtherProcess> = BTreeMap::new();
-    let (mut is_listed, mut unknown, mut busy) = (false, BTreeMap::<u64, u32>::new(), Vec::new());
-    for one in record.processes.iter().filter(|one| one.device == device) {
-        if spans.overlap(one.start, one.end()) == 0 {
+    let (mut unknown, mut sampled) = (BTreeMap::<u64, u32>::new(), BTreeMap::new());
+    let (mut are_unclear, mut busy) = (false, Vec::new());
+    for one in of_gpu() {
+        let inside = spans.overlap(one.start, one.end());
+        if inside == 0 {
             continue;
         }
-        is_listed = true;
+        sampled.insert(one.start, inside);
         match one.owner {
-            GpuOwner::Run => continue,
+            GpuOwner::Run if one.pid == own => continue,
+            GpuOwner::Run if !is_own_listed => {
+                are_unclear = true;
+                continue;
+            }
             GpuOwner::Unknown => {
                 *unknown.entry(one.start).or_default() += 1;
                 continue;
             }
-            GpuOwner::Other => (),
+            GpuOwner::Run | GpuOwner::Other => (),
         }
         let share = one.sm.map(|sm| f64::from(sm) / 100.0);
         let other = found.entry(one.pid).or_insert_with(|| OtherProcess {
             pid: (one.pid > 0).then_some(one.pid),
             name: record.names.get(&one.pid).cloned(),
+            same_run: one.owner == GpuOwner::Run,
             sm_share: None,
+            mean_sm_share: None,
         });
         other.sm_share = other.sm_share.into_iter().chain(share).reduce(f64::max);
+        if let Some(share) = share {
+            // First the sum over all samples; it is divided by their total length below.
+            *other.mean_sm_share.get_or_insert(0.0) += share * inside as f64;
+        }
         if share > Some(0.0) {
             let (start, end) = (one.start, one.end());
             busy.push(Span { start, end });
         }
     }
     spans::join(&mut busy);
+    let length: u64 = sampled.values().sum();
+    for other in found.values_mut() {
+        other.mean_sm_share = other.mean_sm_share.map(|sum| sum / length as f64);
+    }
     // If at most one process of an unknown owner is listed at a time, that process is regarded as the process of the
     // run itself. If several such processes are listed, some of them may belong to other runs.
-    let are_unclear = found.is_empty() && unknown.values().any(|count| *count > 1);
-    let others = (is_listed && !are_unclear).then(|| found.into_values().collect());
-    (others, busy)
+    let has_unknown = found.is_empty() && unknown.values().any(|count| *count > 1);
+    let is_known = !sampled.is_empty() && !has_unknown;
+    OtherUse {
+        processes: is_known.then(|| found.into_values().collect()),
+        busy,
+        are_unclear,
+    }
 }
 
 /// Returns the fraction of the iterations' time that slow iterations lose compared with other
@@ -374,4 +487,37 @@ fn cost(windows: &[Window], is_slow: impl Fn(u64) -> Option<bool>) -> Option<f64
     }
     lost.filter(|_| all > 0)
         .map(|lost| (lost as f64 / all as f64).min(1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_power_limits_of_a_record() {
+        let limit = |text| PowerLimit::parse(text, 1);
+        let of = |enforced, default| Some(PowerLimit { enforced, default });
+        assert_eq!(limit("1 400000 700000"), of(400.0, Some(700.0)));
+        assert_eq!(limit("1 400500 -"), of(400.5, None));
+        for bad in ["", "1", "0 400000 700000", "x 400000 700000", "1 - 700000"] {
+            assert_eq!(limit(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_limit_is_lowered_if_it_is_below_the_default() {
+        let lowered = |power_limit, default_power_limit| {
+            let state = GpuState {
+                power_limit,
+                default_power_limit,
+                ..GpuState::default()
+            };
+            state.lowered_limit()
+        };
+        let (low, full) = (Some(400.0), Some(700.0));
+        assert_eq!(lowered(low, full), Some((400.0, 700.0)));
+        for (limit, default) in [(full, full), (full, low), (low, None), (None, full)] {
+            assert_eq!(lowered(limit, default), None);
+        }
+    }
 }

@@ -9,6 +9,7 @@ use tllmprof_record::{Batch, CallKind, Clock, Entry, Header, Strings, What};
 use crate::events::facts::{CallCount, Facts, RawFacts};
 use crate::events::gpu_spans::{GpuSpan, GpuSpans};
 use crate::events::iteration::Used;
+use crate::events::origin::Data;
 use crate::events::qualify::{self, Qualified};
 use crate::events::raw::{self, RawBatch, RawIteration};
 use crate::events::requests::{Candidates, Requests};
@@ -42,6 +43,8 @@ pub(crate) struct FirstPass {
     pub requests: Candidates,
     pub stacks: RawStacks,
     pub layers: RawLayers,
+    /// The end of the latest CUDA call, in ticks; 0 if there was none.
+    pub last_call: u64,
     /// Processor time and page faults of the iteration's thread, by number of the iteration.
     pub used: HashMap<u32, Used>,
     /// Histogram of the times of iterations that lie outside windows and before the last automatic window, that is,
@@ -61,9 +64,16 @@ impl FirstPass {
         if gives_work {
             self.stacks.take_work(clock, thread, &event);
         }
+        if matches!(event.what, What::GilWait) {
+            self.stacks.take_gil_wait(clock, thread, &event);
+        }
         self.stacks.take(clock, &event);
         self.layers.take(thread, &event);
         match event.what {
+            What::Call { .. } => {
+                let end = event.start.saturating_add(event.duration);
+                self.last_call = self.last_call.max(end);
+            }
             What::Iteration { n, excluded } if self.iterations.len() < MAX_ITERATIONS => {
                 self.iterations.push(RawIteration {
                     start: event.start,
@@ -178,6 +188,9 @@ impl FirstPass {
         }
         let idle = self.gpu.idle_of_busiest();
         let (facts, strings) = self.found.facts(header);
+        if facts.origin.is_own() && facts.origin.lacks(Data::Iterations) {
+            last::end_span_at_call(&mut iterations, self.last_call, header);
+        }
         let ran = |thread, moment| {
             let after = iterations.partition_point(|iteration| iteration.start <= moment);
             let of = iterations[..after].last();

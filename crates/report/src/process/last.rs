@@ -1,5 +1,5 @@
-//! Detection of a last iteration that was cut off by the end of the process. The detection is needed
-//! for records that do not mark such an iteration.
+//! Corrections of a last iteration that was cut off by the end of the process. An iteration is marked, which is needed
+//! for records that do not mark it. A span of time that stands for iterations is shortened.
 
 use tllmprof_config::WindowList;
 use tllmprof_record::{Clock, Ended, Header};
@@ -10,6 +10,29 @@ use crate::events::window::{Window, WindowEdge, pairs};
 /// Maximum time in nanoseconds between the closing of the last window and the end of the record, for the conclusion
 /// that the end of the process closed the window.
 const ONE_EVENT: u64 = 10_000_000;
+
+/// A span is shortened without its processor time and page faults if this part of it, or more, is removed. They were
+/// counted up to the end of the process.
+const MUCH_REMOVED: u64 = 16;
+
+/// Lets a span of time that stands for iterations end with the last CUDA call, if the process ended normally. What the
+/// process does after its last call, such as the exit of an interpreter, says nothing about steps. A wait for the GPU is
+/// a call, too, so the span includes it. `last_call` is the end of that call in ticks.
+///
+/// Does nothing if the last call is not in the span: then a later call has ended the span, not the process.
+pub(crate) fn end_span_at_call(iterations: &mut [RawIteration], last_call: u64, header: &Header) {
+    let Some(span) = iterations.last_mut() else {
+        return;
+    };
+    let (start, end) = (span.span().start, span.span().end);
+    if header.ended != Some(Ended::InOrder) || last_call <= start || last_call >= end {
+        return;
+    }
+    span.duration = last_call - start;
+    if end - last_call > span.duration / MUCH_REMOVED {
+        span.used = None;
+    }
+}
 
 /// Marks the last iteration as cut off if the end of the process closed its window. Older versions of the library
 /// recorded such an iteration as complete, although it may contain seconds of shutdown.
@@ -53,4 +76,52 @@ fn closed_by_end(
     let last = pairs(edges.to_vec()).pop()?;
     let wants_more = !asked.is_steady() && asked.contains(last.last.saturating_add(1));
     (last.closed && wants_more && ends_with_it).then_some(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use tllmprof_record::ClockKind;
+
+    use super::*;
+    use crate::events::iteration::Used;
+
+    const SPAN: RawIteration = RawIteration {
+        start: 1000,
+        duration: 6000,
+        n: 3,
+        thread: 1,
+        cut: false,
+        idle: 0,
+        idle_calls: 0,
+        excluded: false,
+        used: None,
+    };
+
+    /// Returns the end of the span, and true if its processor time is still known, after a process whose last call
+    /// ended at `last_call` has ended.
+    fn shortened(last_call: u64, ended: Ended) -> (u64, bool) {
+        let mut header = Header::new(1, ClockKind::Monotonic, Vec::new());
+        header.ended = Some(ended);
+        let used = Some(Used::default());
+        let mut iterations = [RawIteration { used, ..SPAN }];
+        end_span_at_call(&mut iterations, last_call, &header);
+        let [span] = iterations;
+        (span.span().end, span.used.is_some())
+    }
+
+    #[test]
+    fn a_span_ends_with_the_last_call() {
+        assert_eq!(shortened(4500, Ended::InOrder), (4500, false));
+        assert_eq!(shortened(6900, Ended::InOrder), (6900, true));
+    }
+
+    #[test]
+    fn a_span_stays_if_its_process_did_not_end_it() {
+        // The process made no call in the span, or made one after it.
+        assert_eq!(shortened(0, Ended::InOrder), (7000, true));
+        assert_eq!(shortened(900, Ended::InOrder), (7000, true));
+        assert_eq!(shortened(7100, Ended::InOrder), (7000, true));
+        assert_eq!(shortened(4500, Ended::AtOnce), (7000, true));
+        assert_eq!(shortened(4500, Ended::Not), (7000, true));
+    }
 }

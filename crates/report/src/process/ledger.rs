@@ -51,6 +51,8 @@ pub(crate) fn read(
     let idle = activity.map_or(&known.idle, |activity| &activity.idle);
     let long = long(counted);
     let mut host = HostLedger::new(groups.placed.iter().copied(), idle, long);
+    let to_host = known.facts.calls.iter().filter(|row| row.copies_to_host());
+    host.set_copies_to_host(to_host.map(|row| row.row).collect());
     let sampled = std::mem::take(&mut known.sampled);
     let places = groups.places(&host.sample(&sampled, &known.requests));
     if sum.is_some() {

@@ -179,6 +179,7 @@ impl Process {
             run: &other.facts.run,
             samples: &other.metrics.samples,
             gpu_nodes: &other.facts.software.gpu_nodes,
+            power_limits: &other.facts.software.power_limits,
             refused: &other.facts.asked.refused,
         });
         let others: Vec<_> = others.collect();

@@ -17,7 +17,13 @@ use tllmprof_report::Verdict;
 use tllmprof_report::findings::RULES;
 
 /// The rules on the state of the GPU and on NUMA nodes.
-const STATE_RULES: [&str; 4] = ["throttled", "low-clocks", "shared-gpu", "far-from-gpu"];
+const STATE_RULES: [&str; 5] = [
+    "throttled",
+    "power-limited",
+    "low-clocks",
+    "shared-gpu",
+    "far-from-gpu",
+];
 
 /// Repeats calls `count` times. Each repetition begins `every` nanoseconds after the previous one.
 fn times(count: u64, every: u64, calls: &[Call]) -> Vec<Call> {

@@ -108,6 +108,26 @@ impl Frames {
         stack
     }
 
+    /// Returns the function to which a sample of a native stack belongs: the one of the innermost frame. If that code
+    /// belongs to tllmprof's library, or to a base library that it called, returns the program's function that called
+    /// tllmprof's library. Returns `None` if the innermost frame is unknown.
+    #[must_use]
+    pub fn native(&self, innermost: u32) -> Option<u32> {
+        let own = self.get(innermost)?.function;
+        let stack = self.stack(innermost);
+        let callers = || stack.iter().rev().copied();
+        let origin = |function: u32| self.functions.get(function as usize).map(|it| it.origin);
+        let is_base = |function: &u32| {
+            let base = [Origin::C, Origin::Recorder, Origin::Runtime];
+            origin(*function).is_some_and(|origin| base.contains(&origin))
+        };
+        let mut inner = callers().take_while(is_base);
+        let is_recorders = inner.any(|it| origin(it) == Some(Origin::Recorder));
+        let mut outer = callers().skip_while(is_base);
+        let caller = outer.find(|it| origin(*it) == Some(Origin::Program));
+        caller.filter(|_| is_recorders).or(Some(own))
+    }
+
     /// Returns the name of the function of the frame `id`; `?` if the frame is unknown.
     #[must_use]
     pub fn innermost(&self, id: u32) -> &str {
@@ -201,6 +221,32 @@ mod tests {
         let installed = "f (/usr/lib/python3.12/site-packages/vllm/x.py:2)";
         assert_eq!(origin(installed), Origin::Program);
         assert_eq!(origin("f (/home/u/x.py:2)"), Origin::Program);
+    }
+
+    #[test]
+    fn time_in_the_recorder_is_its_callers() {
+        let mut strings = Strings::default();
+        let mut raw = RawFrames::default();
+        let stack = [
+            "/srv/engine+0x10",
+            "/srv/libtllmprof.so+0x20",
+            "/lib/libc.so.6+0x30",
+        ];
+        for (id, name) in (1..).zip(stack) {
+            strings.add(id, name.as_bytes());
+            assert!(raw.add(id, id - 1, id));
+        }
+        // The driver's code that runs in a call of the program is the driver's, although the call passes through
+        // tllmprof's library.
+        strings.add(4, b"/usr/lib/libcuda.so.1+0x40");
+        assert!(raw.add(4, 2, 4));
+        let frames = raw.finish(HashSet::from([3, 4]), &Facts::default(), &strings);
+        let named = |id| frames.native(id).map(|function| frames.label(function));
+        for id in [1, 2, 3] {
+            assert_eq!(named(id), Some("engine+0x10"), "{id}");
+        }
+        assert_eq!(named(4), Some("libcuda.so.1+0x40"));
+        assert_eq!(named(9), None);
     }
 
     #[test]

@@ -20,8 +20,10 @@ pub enum Origin {
     Program,
     /// The C library (libc).
     C,
-    /// The runtime library of a language such as C++ or Rust, or tllmprof's library.
+    /// The runtime library of a language such as C++ or Rust.
     Runtime,
+    /// tllmprof's library, which the program's calls of CUDA pass through.
+    Recorder,
     /// The Python interpreter.
     Interpreter,
     /// Python's standard library.
@@ -30,7 +32,20 @@ pub enum Origin {
     Driver,
 }
 
+/// Parts of the paths of installed Python packages.
+const INSTALLED: [&str; 2] = ["/site-packages/", "/dist-packages/"];
+
 impl Function {
+    /// Returns true for a Python function of the program itself, and not of an installed package. The top level of a
+    /// module (`<module>`) does not count as a function.
+    #[must_use]
+    pub fn is_own(&self) -> bool {
+        let name = &self.name;
+        let is_installed = INSTALLED.iter().any(|part| name.contains(part));
+        let is_named = name.contains(" (") && !name.starts_with("<module>");
+        self.origin == Origin::Program && !is_installed && is_named
+    }
+
     /// Returns the location of the function's code. The file and the line are known only if the
     /// function's name contains them.
     #[must_use]

@@ -1,8 +1,11 @@
 //! Samples of the stacks of threads, from the record.
 
+mod causes;
 mod children;
+mod compilers;
 mod frames;
 mod function;
+mod gil;
 mod location;
 mod loops;
 mod native;
@@ -11,7 +14,7 @@ mod sleep;
 mod sleeps;
 mod workers;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -19,14 +22,16 @@ use tllmprof_record::{Clock, Event, NO_STRING, StringId, Strings, Taken, ThreadS
 
 use super::facts::Facts;
 use super::spans::Span;
+pub(crate) use compilers::{Compiler, CompilerStack, has_compiler_process};
 pub(crate) use frames::Frames;
 use frames::RawFrames;
 pub(crate) use function::{Function, Origin};
+use gil::GilWaits;
 pub(crate) use location::Location;
 pub(crate) use loops::callback_start;
 use loops::is_event_wait;
 use native::Modules;
-use producers::{Meanwhile, Producers};
+use producers::{Meanwhile, Producers, WaitSample};
 pub(crate) use sleep::{ProducerShare, SleepKind};
 use sleeps::{Asleep, Sleeps};
 use workers::Workers;
@@ -114,6 +119,7 @@ pub(crate) struct RawStacks {
     /// sample in ticks.
     meanwhile: HashMap<u64, Vec<Meanwhile>>,
     workers: Workers,
+    gil_waits: GilWaits,
     /// The names of host functions that were enqueued in streams, with the number of times.
     host_functions: HashMap<StringId, u64>,
     pub left_out: u64,
@@ -194,9 +200,12 @@ impl RawStacks {
 
     /// Adds a thread's call that gives work to the GPU. During such calls, a sleeping thread may wait for this thread.
     pub(crate) fn take_work(&mut self, clock: &Clock, thread: u32, event: &Event) {
-        let end = event.start.saturating_add(event.duration);
-        let (start, end) = (clock.ns(event.start), clock.ns(end));
-        self.workers.add(thread, Span { start, end });
+        self.workers.add(thread, span(clock, event));
+    }
+
+    /// Adds a thread's wait for the GIL.
+    pub(crate) fn take_gil_wait(&mut self, clock: &Clock, thread: u32, event: &Event) {
+        self.gil_waits.add(thread, span(clock, event));
     }
 
     /// Returns the samples, sorted by thread and time, the frames with their names, and the host functions.
@@ -227,23 +236,37 @@ impl RawStacks {
         frames.sleeps = sleeps.finish();
         self.workers.name_waits(&self.samples, &mut frames.sleeps);
         children::name_waits(&self.samples, &self.meanwhile, strings, &mut frames.sleeps);
-        let continues = self.samples.iter();
-        let continues =
-            continues.map(|sample| self.continuing.contains(&(sample.thread, sample.ticks)));
+        let of_sample = |sample: &StackSample| {
+            let key = (sample.thread, sample.ticks);
+            WaitSample {
+                continues: self.continuing.contains(&key),
+                call: self.asleep.get(&key).and_then(|asleep| asleep.call),
+            }
+        };
         let producers = Producers {
             meanwhile: &self.meanwhile,
-            continues: &continues.collect::<Vec<_>>(),
+            waits: &self.samples.iter().map(of_sample).collect::<Vec<_>>(),
             facts,
             strings,
         };
         producers.name_waits(&mut self.samples, &mut frames);
         let has_calls = self.asleep.values().any(|asleep| asleep.call.is_some());
         Sampled {
+            gil_holders: self.gil_waits.holders(&self.samples, &frames),
             frames,
             samples: self.samples,
             has_calls,
             host_functions: host_functions(&self.host_functions, facts, strings),
         }
+    }
+}
+
+/// Returns the time span of an event in nanoseconds.
+fn span(clock: &Clock, event: &Event) -> Span {
+    let end = event.start.saturating_add(event.duration);
+    Span {
+        start: clock.ns(event.start),
+        end: clock.ns(end),
     }
 }
 
@@ -263,7 +286,7 @@ fn host_functions(
             continue;
         }
         let function = modules.function(text);
-        if function.origin != Origin::Driver && !function.name.starts_with(STATIC_RUNTIME) {
+        if function.origin != Origin::Driver {
             *by_label.entry(function.label).or_default() += count;
         }
     }
@@ -285,6 +308,8 @@ pub struct Sampled {
     pub frames: Frames,
     /// True if at least one sample states the system call in which its thread slept.
     pub has_calls: bool,
+    /// The functions in which threads were while other threads waited for the GIL, by the ID of the thread.
+    pub gil_holders: BTreeMap<u32, String>,
     /// The labels of the host functions that the program enqueued in streams, the most frequent first.
     pub host_functions: Vec<String>,
 }
@@ -296,7 +321,7 @@ impl Sampled {
         let function = || self.frames.get(sample.frame).map(|frame| frame.function);
         match (sample.taken, sample.state) {
             (Taken::Torn, _) => None,
-            (Taken::Native, _) => function().map(SampledState::Native),
+            (Taken::Native, _) => (self.frames.native(sample.frame)).map(SampledState::Native),
             (_, Some(ThreadState::Sleeping)) if sample.sleep.is_some() => {
                 sample.sleep.map(SampledState::AsleepIn)
             }

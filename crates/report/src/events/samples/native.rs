@@ -9,6 +9,7 @@ use std::path::Path;
 
 use tllmprof_symbols::{Image, demangle};
 
+use super::STATIC_RUNTIME;
 use super::function::{Function, Origin};
 use crate::events::facts::{Facts, name};
 
@@ -57,6 +58,7 @@ impl Modules {
         };
         let file = text.rsplit_once("+0x").map_or("", |(module, _)| module);
         let origin = match origin(file) {
+            Origin::Program if name.starts_with(STATIC_RUNTIME) => Origin::Driver,
             Origin::Program if is_of_language(&name) => Origin::Runtime,
             origin => origin,
         };
@@ -79,13 +81,39 @@ impl Modules {
         let after = symbols.partition_point(|symbol| symbol.start <= offset);
         let symbol = symbols.get(after.checked_sub(1)?)?;
         let lossy = || String::from_utf8_lossy(&symbol.name).into_owned();
-        (offset < symbol.end).then(|| demangle(&symbol.name).unwrap_or_else(lossy))
+        let name = || demangle(&symbol.name).unwrap_or_else(lossy);
+        (offset < symbol.end).then(|| without_version(&name()))
     }
+}
+
+/// Returns a function's name without the version of Abseil, as in `absl::lts_20260526::Mutex::Lock` and
+/// `AbslInternalPerThreadSemWait_lts_20260526`.
+fn without_version(name: &str) -> String {
+    const BEGINS: &str = "lts_";
+    let mut parts = name.split(BEGINS);
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let digits = part.bytes().take_while(u8::is_ascii_digit).count();
+        let after = &part[digits..];
+        let is_of_name = |it: char| it.is_ascii_alphanumeric() || it == '_';
+        match after.strip_prefix("::") {
+            Some(after) if digits == 8 && plain.ends_with("::") => plain += after,
+            None if digits == 8 && plain.ends_with('_') && !after.starts_with(is_of_name) => {
+                plain.pop();
+                plain += after;
+            }
+            _ => {
+                plain += BEGINS;
+                plain += part;
+            }
+        }
+    }
+    plain
 }
 
 /// Returns the kind of code in a module, which is recognized by the module's file name.
 fn origin(module: &str) -> Origin {
-    const ROWS: [(Origin, &[&str]); 4] = [
+    const ROWS: [(Origin, &[&str]); 5] = [
         (
             Origin::C,
             &[
@@ -112,9 +140,9 @@ fn origin(module: &str) -> Origin {
                 "libgomp",
                 "libomp",
                 "libiomp",
-                "libtllmprof",
             ],
         ),
+        (Origin::Recorder, &["libtllmprof"]),
         (Origin::Interpreter, &["libpython", "python"]),
         (Origin::Driver, &["libcuda.so", "libcudart", "libnvidia-"]),
     ];
@@ -130,8 +158,9 @@ fn origin(module: &str) -> Origin {
 /// Returns true if a function belongs to the standard library of a language, or to a similar base library (Abseil,
 /// parking_lot). The function's name decides this, because parts of such libraries are compiled into other modules.
 fn is_of_language(name: &str) -> bool {
-    const PREFIXES: [&str; 7] = [
+    const PREFIXES: [&str; 8] = [
         "absl::",
+        "AbslInternal",
         "std::",
         "core::",
         "alloc::",
@@ -185,11 +214,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn names_have_no_version_of_abseil() {
+        for (name, expected) in [
+            (
+                "AbslInternalPerThreadSemWait_lts_20260526",
+                "AbslInternalPerThreadSemWait",
+            ),
+            (
+                "absl::lts_20260526::Await(absl::lts_20260526::Mutex*)",
+                "absl::Await(absl::Mutex*)",
+            ),
+            ("results_20260526", "results_20260526"),
+            ("lts_20260526_of", "lts_20260526_of"),
+            ("with_lts_2026", "with_lts_2026"),
+            ("with_lts_20260526x", "with_lts_20260526x"),
+        ] {
+            assert_eq!(without_version(name), expected);
+        }
+    }
+
+    #[test]
     fn functions_of_languages_and_of_the_system_are_not_the_programs() {
         for (module, expected) in [
             ("/lib/x86_64-linux-gnu/libc.so.6", Origin::C),
             ("/lib64/libpthread-2.31.so", Origin::C),
             ("/lib64/libstdc++.so.6", Origin::Runtime),
+            ("/opt/tllmprof/libtllmprof.so", Origin::Recorder),
             ("/usr/lib/libpython3.12.so.1.0", Origin::Interpreter),
             ("/usr/bin/python3.12", Origin::Interpreter),
             (
@@ -207,6 +257,7 @@ mod tests {
             "void std::condition_variable::wait<take_batch()::{lambda()#1}>(int)",
             "<std::sys::sync::mutex::futex::Mutex>::lock_contended",
             "std::sys::sync::condvar::futex::Condvar::wait",
+            "AbslInternalPerThreadSemWait_lts_20260526",
         ] {
             assert!(is_of_language(name), "{name}");
         }

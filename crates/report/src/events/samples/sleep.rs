@@ -12,6 +12,9 @@ pub enum SleepKind {
     /// The thread waits, without a time limit, for an event such as new work. Such a wait is not a
     /// problem in itself.
     Work,
+    /// The thread waits, without a time limit, for other threads in native code that a Python function called, such as
+    /// a compiler or a transfer. The function has called something that takes time, so this is no wait for new work.
+    Called,
     /// The thread waits for another thread of the process, which gives work to the GPU during that time.
     Worker,
     /// The thread waits for another thread of the process, or a child process, that prepares its input.
@@ -88,13 +91,16 @@ pub struct Sleep {
 pub struct ProducerShare {
     pub samples: u64,
     pub at_work: u64,
+    /// True if the producer is asleep, or waits for a file or a lock, at most of the samples at which it is at work.
+    pub is_asleep: bool,
 }
 
 impl Sleep {
-    /// Changes a wait for work into a wait for another thread that gives work to the GPU.
+    /// Changes a wait for an event into a wait for another thread that gives work to the GPU.
     pub fn mark_as_for_worker(&mut self) {
         self.kind = SleepKind::Worker;
-        if let Some(place) = self.cause.strip_prefix(FOR_WORK) {
+        let place = self.cause.strip_prefix(FOR_WORK);
+        if let Some(place) = place.or_else(|| self.cause.strip_prefix(BLOCKED)) {
             self.cause = format!("{FOR_WORKER}{place}");
         }
     }
@@ -123,7 +129,7 @@ impl Sleep {
 pub(super) const FOR_WORK: &str = "waiting for work";
 /// Beginning of the text for the cause of a wait for the end of a child process.
 pub(super) const FOR_CHILD: &str = "waiting for a child process";
-/// Beginning of the text for the cause of a wait of the kind [`SleepKind::Other`].
+/// Beginning of the text for the cause of a wait of the kind [`SleepKind::Other`] or [`SleepKind::Called`].
 pub(super) const BLOCKED: &str = "blocked";
 /// Beginning of the text for the cause of a wait for another thread that gives work to the GPU.
 const FOR_WORKER: &str = "waiting for another thread, which launches work,";

@@ -103,7 +103,7 @@ impl<'a> Stacks<'a> {
             SleepKind::Sleep => "asleep",
             SleepKind::File => "waiting for a file",
             SleepKind::Gpu => "waiting for the GPU",
-            SleepKind::Other => BLOCKED,
+            SleepKind::Called | SleepKind::Other => BLOCKED,
         };
         let place = self.place();
         Sleep {
@@ -183,10 +183,16 @@ impl<'a> Stacks<'a> {
         if asleep.python != 0 && self.native.is_none() && self.calls(&PYTHON_LOCKS) {
             return (SleepKind::Lock, "a Python lock".to_owned());
         }
+        // A Python function that is not one of `PYTHON_WAITS` has called native code that waits for other threads. It
+        // does not wait for new work, but for the end of what it called.
+        let ends_by_event = match ends_by_event {
+            SleepKind::Work if asleep.python != 0 => SleepKind::Called,
+            kind => kind,
+        };
+        let is_abseil = self.calls_part("absl::", "Wait") || self.calls_part("Absl", "Wait");
         let kind = match () {
             () if self.calls(&LOCKS) || self.calls_part("absl::", "LockSlow") => SleepKind::Lock,
-            () if self.calls_part("absl::", "Wait") => ends_by_event,
-            () if self.calls(&WAITS) => ends_by_event,
+            () if is_abseil || self.calls(&WAITS) => ends_by_event,
             () => SleepKind::Other,
         };
         let name = self.called().unwrap_or(SystemCall::Futex.name());
@@ -492,6 +498,21 @@ mod tests {
             found(
                 SleepKind::Sleep,
                 "asleep in wait_native, called by step (engine.py:3): nanosleep"
+            )
+        );
+        // A function that waits for other threads in native code, such as a compiler's threads, waits for no work.
+        let compiler = [
+            ("syscall", C),
+            ("absl::Notification::WaitForNotification()", Origin::Runtime),
+            ("compile_module", Program),
+            EVAL,
+            MAIN,
+        ];
+        assert_eq!(
+            sleep(SystemCall::Futex, false, &compiler, &[STEP]),
+            found(
+                SleepKind::Called,
+                "blocked in compile_module, called by step (engine.py:3): syscall"
             )
         );
         let gil = [

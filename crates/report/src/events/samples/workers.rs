@@ -60,7 +60,9 @@ impl Workers {
     /// Finds the sleeps in which a thread waits for another thread that gives work to the GPU, and sets their kind to
     /// [`SleepKind::Worker`]. `samples` contains the samples of all threads.
     pub(super) fn name_waits(&self, samples: &[StackSample], sleeps: &mut [Sleep]) {
-        if self.spans.len() < 2 || sleeps.iter().all(|sleep| sleep.kind != SleepKind::Work) {
+        let may_be_for_worker =
+            |sleep: &Sleep| matches!(sleep.kind, SleepKind::Work | SleepKind::Called);
+        if self.spans.len() < 2 || !sleeps.iter().any(may_be_for_worker) {
             return;
         }
         // `threads` has an entry for each thread, and `waits` an entry for each wait of a thread. An entry contains the
@@ -83,7 +85,7 @@ impl Workers {
                 && wait.share() >= MIN_AT_WORK
                 && otherwise <= MAX_AT_WORK_OTHERWISE;
             if let Some(sleep) = sleeps.get_mut(sleep as usize)
-                && sleep.kind == SleepKind::Work
+                && may_be_for_worker(&*sleep)
                 && is_for_worker
             {
                 sleep.mark_as_for_worker();

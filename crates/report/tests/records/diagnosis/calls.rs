@@ -325,8 +325,14 @@ fn small_copies() {
     let evidence = finds(made.clone(), &["small-copies"]);
     assert_eq!(
         evidence,
-        "20.0 copies a step take 10.0 % of the host's time"
+        "20.0 copies a step take 10.0 % of the host's time; how long the GPU had nothing to do meanwhile is not known"
     );
+    // Copies cost nothing while the GPU works.
+    let behind_work = SyntheticLoop {
+        kernels: vec![(0, 9500 * US)],
+        ..made.clone()
+    };
+    says(behind_work, "small-copies", Verdict::No);
     let large = SyntheticLoop {
         kernels: vec![(2 * MS, 9500 * US)],
         copies: vec![(0, MS)],
@@ -383,7 +389,14 @@ fn long_copies() {
     let evidence = finds(copies(2 * MS), &["long-copies"]);
     assert_eq!(
         evidence,
-        "1.00 copies a step take 20.0 % of the host's time"
+        "1.00 copies a step take 20.0 % of the host's time; how long the GPU had nothing to do meanwhile is not known"
     );
+    // If kernels were recorded, only the time of the calls in which no kernel runs counts.
+    let with = |kernels| SyntheticLoop {
+        kernels: vec![kernels],
+        ..copies(2 * MS)
+    };
+    says(with((0, 9500 * US)), "long-copies", Verdict::No);
+    says(with((3 * MS, 9500 * US)), "long-copies", Verdict::Yes);
     says(copies(US), "long-copies", Verdict::No);
 }

@@ -3,10 +3,11 @@
 
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{ClockKind, Event, GpuOwner, Info, Metric, What};
+use tllmprof_report::findings::FindingKind;
 use tllmprof_report::{Comparison, Process, Report, Verdict};
 
 use super::STATE_RULES;
-use super::synthetic::{LENGTH, MAIN, MS, START, SyntheticLoop, find_finding};
+use super::synthetic::{LENGTH, MAIN, MS, START, SyntheticLoop, US, WAIT, find_finding};
 use crate::common::{json, process};
 
 /// Time between two samples, in nanoseconds.
@@ -31,6 +32,8 @@ struct StateRecord {
     /// the node from this sample on.
     nodes: Vec<(u64, u16)>,
     gpu_node: &'static str,
+    /// The GPU's power limit and the board's default, as in [`Info::GpuPowerLimit`]; empty if they are not known.
+    power_limit: &'static str,
     refused: &'static str,
 }
 
@@ -43,6 +46,7 @@ impl Default for StateRecord {
             processes: |_| vec![(LOOP, GpuOwner::Run, Some(80))],
             nodes: vec![(0, 1)],
             gpu_node: "0 1 0:21,1:10",
+            power_limit: "0 700000 700000",
             refused: "",
         }
     }
@@ -54,6 +58,7 @@ impl StateRecord {
         let facts = [
             (Info::Boot, "boot"),
             (Info::GpuNode, self.gpu_node),
+            (Info::GpuPowerLimit, self.power_limit),
             (Info::Refused, self.refused),
         ];
         for (key, text) in facts.into_iter().filter(|(_, text)| !text.is_empty()) {
@@ -78,7 +83,7 @@ impl StateRecord {
                 metric(Metric::ClockReasons, reasons(n));
             }
             for (pid, owner, sm) in (self.processes)(n) {
-                let name = if owner == GpuOwner::Other { name } else { 0 };
+                let name = if owner == GpuOwner::Unknown { 0 } else { name };
                 let what = What::GpuProcess {
                     device: 0,
                     owner,
@@ -158,27 +163,86 @@ fn a_healthy_gpu_has_no_finding_and_its_energy() {
     );
 }
 
-#[test]
-fn clocks_that_power_lowers_cost_what_iterations_take_longer() {
-    // Iterations 50 to 99 take 15 ms instead of 10 ms. Iteration 50 begins at the time of sample 5, and from this
-    // sample on the clock is lower.
+/// Returns the report on a GPU that reaches its power limit from sample 5 on. `power_limit` is the text about the limit
+/// in the record. Iterations 50 to 99 take 15 ms instead of 10 ms. Iteration 50 begins at the time of sample 5.
+fn at_the_power_limit(power_limit: &'static str) -> Report {
     let made = StateRecord {
         clock: |n| if n < 5 { MAX_CLOCK } else { 1320 },
         reasons: Some(|n| if n < 5 { 0 } else { 0x4 }),
+        power_limit,
         ..StateRecord::default()
     };
-    let report = made.report(&SyntheticLoop {
+    made.report(&SyntheticLoop {
         longer: |n| if n < 50 { 0 } else { LENGTH / 2 },
         ..even()
-    });
+    })
+}
+
+#[test]
+fn a_lowered_power_limit_costs_what_iterations_take_longer() {
+    let report = at_the_power_limit("0 400000 700000");
     let finding = find_finding(&report, "throttled");
     assert_eq!(finding.verdict, Verdict::Yes, "{finding:#?}");
     assert_eq!(
         finding.evidence,
         "the SM clock of GPU 0 is lowered 60.0 % of the time by power (software power cap): 1320 MHz then, \
-         1980 MHz in the rest"
+         1980 MHz in the rest; its power limit is 400 W, 700 W by default"
     );
     assert!((finding.loss.unwrap() - 0.2).abs() < 0.01, "{finding:#?}");
+    let note = find_finding(&report, "power-limited");
+    assert_eq!(note.verdict, Verdict::No, "{note:#?}");
+    assert!(note.evidence.contains("is lowered: 400 W"), "{note:#?}");
+}
+
+#[test]
+fn a_gpu_at_the_boards_own_power_limit_has_a_note_and_no_cause() {
+    let works = "the SM clock is 1320 MHz then, 1980 MHz in the rest";
+    let unknown = "; it is not known if that limit is the board's default";
+    for (limit, evidence) in [
+        (
+            "0 700000 700000",
+            format!("GPU 0 works at its power limit (700 W) 60.0 % of the time: {works}"),
+        ),
+        (
+            "0 400000 -",
+            format!("GPU 0 works at its power limit (400 W) 60.0 % of the time: {works}{unknown}"),
+        ),
+        (
+            "",
+            format!("GPU 0 works at its power limit 60.0 % of the time: {works}{unknown}"),
+        ),
+    ] {
+        let report = at_the_power_limit(limit);
+        let note = find_finding(&report, "power-limited");
+        assert_eq!(
+            (note.verdict, note.rule.kind, &note.evidence),
+            (Verdict::Yes, FindingKind::Note, &evidence),
+            "{limit}"
+        );
+        assert!((note.loss.unwrap() - 0.2).abs() < 0.01, "{note:#?}");
+        let finding = find_finding(&report, "throttled");
+        assert_eq!(finding.verdict, Verdict::No, "{finding:#?}");
+    }
+    let always = StateRecord {
+        clock: |_| 1567,
+        reasons: Some(|_| 0x4),
+        ..StateRecord::default()
+    };
+    let evidence =
+        "(700 W) 100 % of the time: the SM clock is 1567 MHz then, its maximum is 1980 MHz";
+    always.says("power-limited", Verdict::Yes, evidence);
+    always.says("throttled", Verdict::No, "lowered 0.0 %");
+    // With heat as another reason, the clock is lowered by a fault.
+    let heat = StateRecord {
+        reasons: Some(|_| 0x44),
+        ..always
+    };
+    heat.says(
+        "throttled",
+        Verdict::Yes,
+        "by heat (hardware thermal slowdown): 1567 MHz",
+    );
+    heat.says("power-limited", Verdict::No, "0.0 % of the time");
 }
 
 #[test]
@@ -248,7 +312,7 @@ fn another_process_on_the_gpu() {
     let finding = find_finding(&report, "shared-gpu");
     assert_eq!(
         finding.evidence,
-        "other processes use GPU 0: process 900 (trainer) takes up to 45.0 % of the SMs' time"
+        "other processes use GPU 0: process 900 (trainer) of another run takes up to 45.0 % of the SMs' time"
     );
     assert!(
         (finding.loss.unwrap() - 1.0 / 3.0).abs() < 0.01,
@@ -278,6 +342,67 @@ fn another_process_on_the_gpu() {
         "no other process",
     );
     made(|_| Vec::new()).says("shared-gpu", Verdict::Unknown, "lists no processes");
+}
+
+#[test]
+fn another_process_of_the_same_run_on_the_gpu() {
+    let made = |processes| StateRecord {
+        processes,
+        ..StateRecord::default()
+    };
+    let both = made(|_| {
+        vec![
+            (LOOP, GpuOwner::Run, Some(50)),
+            (300, GpuOwner::Run, Some(40)),
+        ]
+    });
+    let report = both.report(&even());
+    let finding = find_finding(&report, "shared-gpu");
+    assert_eq!(
+        finding.evidence,
+        "other processes use GPU 0: process 300 (trainer) of this run (not recorded here) takes up to 40.0 % of the SMs' \
+         time; what that costs is not known, as all iterations had it or too few; at most 40.0 %"
+    );
+    assert!((finding.loss.unwrap() - 0.4).abs() < 0.01, "{finding:#?}");
+    let json = json(&report);
+    let other = &json["processes"][0]["gpu_state"][0]["others"][0];
+    assert_eq!(other["pid"], 300);
+    assert_eq!(other["same_run"], true);
+
+    // The other process is a rank of the run, and the report has its record, too.
+    let ranks = made(|_| {
+        vec![
+            (LOOP, GpuOwner::Run, Some(40)),
+            (LOOP + 1, GpuOwner::Run, Some(50)),
+        ]
+    });
+    let second = SyntheticLoop { rank: 1, ..even() };
+    let samples = process("gpu", &ranks.bytes());
+    let report = Report::new(vec![even().process(), second.process(), samples]);
+    let finding = find_finding(&report, "shared-gpu");
+    assert!(
+        finding
+            .evidence
+            .contains("process 101 (trainer) of this run (rank 1) takes up to 50.0 %"),
+        "{finding:#?}"
+    );
+
+    // The driver lists the run's processes, but not the loop: its process ID is that of another PID namespace, or it
+    // does not use the GPU.
+    let elsewhere = made(|_| vec![(300, GpuOwner::Run, Some(90))]);
+    elsewhere.says(
+        "shared-gpu",
+        Verdict::No,
+        "no process of another run uses the GPU",
+    );
+    // The loop only waits. The other process does its work.
+    let idle = both.report(&SyntheticLoop {
+        calls: vec![(WAIT, 10 * US, 9500 * US)],
+        gpu: None,
+        ..even()
+    });
+    let finding = find_finding(&idle, "shared-gpu");
+    assert_eq!(finding.verdict, Verdict::No, "{finding:#?}");
 }
 
 #[test]
