@@ -220,7 +220,10 @@ impl Server {
             };
             // There is no progress to read, because the process is ending. Waiting clients notice
             // the end when their connections close.
-            let Some(progress) = progress else { return };
+            let Some(progress) = progress else {
+                place += 1;
+                continue;
+            };
             match watch.on(progress, Instant::now()) {
                 ServerTask::Nothing => place += 1,
                 ServerTask::Stop(number) => live::close(number),

@@ -21,6 +21,7 @@ pub mod embedded;
 mod entry;
 mod extension;
 mod functions;
+mod gate;
 mod gc;
 mod gil;
 mod groups;

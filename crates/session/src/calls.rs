@@ -92,13 +92,16 @@ pub(crate) fn enter_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     }
     let state = guard.as_mut()?;
     slot.set_beginning(true);
-    state.counter.let_engine_replace(!state.schedule.is_open());
+    // A program that uses a library such as transformers may call the library's step function only now and then.
+    let may_replace = !state.schedule.is_open()
+        && engines::counted(what).is_some_and(|found| found.engine.is_awaited());
+    state.counter.let_engine_replace(may_replace);
     let entered = state.counter.entered(what, &state.slots, slot);
     match entered.opens {
         Some(begun) => begin(guard, begun, facts),
         // While a thread switches windows, threads get no credit (a number of calls that they may count by
         // themselves). So each counted call is examined.
-        None if state.turn.is_taken() => {}
+        None if state.turn.is_taken() => drop(guard),
         None => {
             state.run_on();
             look_for_span(guard);

@@ -66,6 +66,13 @@ impl LoopThreads {
         threads.any(|thread| thread.number == number)
     }
 
+    /// Forgets the thread with the id `number`, because it is followed now. Returns true if it was known.
+    pub(crate) fn give_up(&mut self, number: i32) -> bool {
+        let is_it = |known: &Option<EventLoop>| known.is_some_and(|known| known.number == number);
+        let place = self.threads.iter().position(is_it);
+        place.inspect(|place| self.remove(*place)).is_some()
+    }
+
     /// Forgets a thread, because it has ended.
     pub(crate) fn forget(&mut self, thread: Followed) {
         self.remove(thread.place - LOOP_THREADS);

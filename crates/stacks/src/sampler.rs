@@ -399,6 +399,10 @@ impl SamplingThread {
         };
         let mut is_anybody_left = false;
         for thread in followed::all() {
+            if self.loops.give_up(thread.number) {
+                // The data about a thread that only runs an event loop has no ring buffer for native stacks.
+                self.threads.retain(|known| known.number != thread.number);
+            }
             let is_left = self.sample_one(&interpreter, thread);
             if !is_left {
                 // A later thread may get this index. Its files must then be opened anew.

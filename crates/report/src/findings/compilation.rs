@@ -19,6 +19,10 @@ pub(crate) const RULE: &str = "compilation";
 /// part of the program's start.
 const MIN_SPAN_SHARE: f64 = 0.2;
 
+/// Minimum share of compilation in the time, as a fraction, for the function in which most of the time is spent to count
+/// as the one that leads to the compiler.
+const MIN_MOSTLY: f64 = 0.5;
+
 pub(super) fn when() -> String {
     format!(
         "iterations from {START_UP} on in which code is loaded or compiled take longer than the others by {EXTRA_WORK}; where \
@@ -156,13 +160,16 @@ fn functions(one: &Evidence<'_>) -> String {
 /// Returns text that names the function of the program that leads to the compiler, and the functions in which the
 /// compiler spends its time. If no sample lies in a known compiler, the text names the function of the program that the
 /// iterations for which `compiles` returns true have in addition to others, or the function that makes the calls which
-/// load or compile code. The text is empty if samples show no such function.
+/// load or compile code. The text is empty if samples show no such function. If there are no other iterations, the
+/// function in which the iterations spend most of the time counts only if they compile for at least [`MIN_MOSTLY`] of it.
 fn called_in(
     one: &Evidence<'_>,
     recompiles: &Recompiles,
     compiles: impl Fn(&Iteration) -> bool,
 ) -> String {
-    let additional = || additional_function(one.process, &compiles);
+    let has_others = one.iterations().any(|iteration| !compiles(iteration));
+    let is_known = has_others || compiling_share(one, recompiles) >= MIN_MOSTLY;
+    let additional = || additional_function(one.process, &compiles).filter(|_| is_known);
     if let Some(compiler) = recompiles.compiler {
         // Native stacks of a Python program name functions of libraries, so the function in Python comes first.
         let caller = match recompiles.share > 0.0 {
@@ -174,7 +181,11 @@ fn called_in(
             return format!("; {code} is called by {caller}{parts}");
         }
     } else if let Some(function) = additional() {
-        return format!("; the additional time is in {function}");
+        let time = match has_others {
+            true => "the additional time",
+            false => "most of the time",
+        };
+        return format!("; {time} is in {function}");
     }
     let paths = &one.process.ledger.details.claims.compiling_in;
     let path = paths.python.as_ref().or(paths.native.as_ref());

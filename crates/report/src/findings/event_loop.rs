@@ -46,7 +46,10 @@ pub(super) fn blocked_when() -> String {
 }
 
 pub(super) fn late_when() -> String {
-    format!("{}, and `{RULE}` does not hold", hit_when())
+    format!(
+        "{}; meanwhile a step runs, and `{RULE}` does not hold",
+        hit_when()
+    )
 }
 
 fn hit_when() -> String {
@@ -94,7 +97,8 @@ pub(super) fn late(one: &Evidence<'_>) -> Judgement {
         Err(judged) => return judged,
     };
     let evidence = describe(one, found);
-    match is_hit(found) && !do_steps_wait(one, found) {
+    let overlaps = !found.meanwhile.overlapping.is_empty();
+    match is_hit(found) && overlaps && !do_steps_wait(one, found) {
         true => Judgement::Yes {
             evidence: format!(
                 "{evidence}; the steps do not wait for it, but answers of {} are late{}",

@@ -93,7 +93,7 @@ impl Run {
 
 /// The samples of one thread, divided into runs.
 #[derive(Debug, Default)]
-struct Runs {
+struct CallbackRuns {
     all: Vec<Run>,
     samples: u64,
     /// Number of samples in callbacks.
@@ -129,8 +129,8 @@ impl LoopThread {
         makes_steps: bool,
         steps: &[&Iteration],
     ) -> Option<Self> {
-        let stacks = Stacks::of_loop(samples, &sampled.frames)?;
-        let runs = Runs::find(samples, sampled, &stacks);
+        let stacks = LoopStacks::of_loop(samples, &sampled.frames)?;
+        let runs = CallbackRuns::find(samples, sampled, &stacks);
         let limit = runs.limit();
         let busy = runs.busy as f64 / runs.samples.max(1) as f64;
         let blocks: Vec<_> = runs.all.iter().filter(|run| run.length() > limit).collect();
@@ -176,12 +176,12 @@ impl LoopThread {
 }
 
 /// The stacks of a thread that runs an event loop, found by the IDs of their innermost frames.
-struct Stacks {
+struct LoopStacks {
     /// For each stack, the functions of the callback, outermost first. They are empty if the loop itself runs.
     callbacks: HashMap<u32, Vec<u32>>,
 }
 
-impl Stacks {
+impl LoopStacks {
     /// Returns the stacks of the samples of one thread; `None` if the thread does not run an event loop.
     fn of_loop(samples: &[StackSample], frames: &Frames) -> Option<Self> {
         let python = || samples.iter().filter(|one| one.taken == Taken::Python);
@@ -231,8 +231,8 @@ impl Stacks {
     }
 }
 
-impl Runs {
-    fn find(samples: &[StackSample], sampled: &Sampled, stacks: &Stacks) -> Self {
+impl CallbackRuns {
+    fn find(samples: &[StackSample], sampled: &Sampled, stacks: &LoopStacks) -> Self {
         let walked = samples.iter().filter(|one| one.taken != Taken::Native);
         let walked: Vec<_> = walked.collect();
         let max_gap = max_gap(&walked);

@@ -313,30 +313,38 @@ fn separate_fallback(findings: &mut [Finding]) {
 
 /// Subtracts the loss by compilation from the losses by host code and by waits of the host in the same process. These
 /// losses contain the time in which the host runs the compiler's code, or waits for other processes and threads that
-/// compile. They do not contain the time of CUDA calls that load or compile code, so this time is not subtracted.
+/// compile. They do not contain the time of CUDA calls that load or compile code, so this time is not subtracted. If
+/// samples show how long the thread runs compilers and how long it sleeps in them, no more than that is subtracted from
+/// the loss by host code, and from the losses by waits.
 fn separate_compilation(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let Some(compilation) = loss(findings, compilation::RULE) else {
         return;
     };
     let place = place_of(findings, compilation::RULE);
-    let calls = all
-        .iter()
-        .filter(|one| is_about_same(Some(one.place), place))
-        .map(|one| one.worked_share(LedgerKind::Compilation));
+    let about = || {
+        let all = all.iter();
+        all.filter(|one| is_about_same(Some(one.place), place))
+    };
+    let calls = about().map(|one| one.worked_share(LedgerKind::Compilation));
     let mut left = (compilation - calls.fold(0.0, f64::max)).max(0.0);
-    for rule in [
-        (ledger::CODE_RULE, ledger::MIN_CODE),
-        (ledger::BLOCKED_RULE, ledger::MIN_PART),
-        (ledger::INPUT_RULE, ledger::MIN_PART),
+    let parts = about().map(|one| one.recompiles().ran_and_slept());
+    let parts = parts.reduce(|a, b| [a[0].max(b[0]), a[1].max(b[1])]);
+    let [ran, slept] = parts.unwrap_or([1.0, 1.0]).map(|part| part * compilation);
+    for (name, least, most) in [
+        (ledger::CODE_RULE, ledger::MIN_CODE, ran),
+        (ledger::BLOCKED_RULE, ledger::MIN_PART, slept),
+        (ledger::INPUT_RULE, ledger::MIN_PART, slept),
     ] {
-        left = subtract_loss(findings, rule, place, left);
+        let explained = left.min(most);
+        left -= explained - subtract_loss(findings, (name, least), place, explained);
     }
-    for (name, claim) in [
-        (ledger::CODE_RULE, Claim::Code),
-        (ledger::BLOCKED_RULE, Claim::Blocked),
-        (ledger::INPUT_RULE, Claim::Input),
+    for (name, claim, most) in [
+        (ledger::CODE_RULE, Claim::Code, ran),
+        (ledger::BLOCKED_RULE, Claim::Blocked, slept),
+        (ledger::INPUT_RULE, Claim::Input, slept),
     ] {
-        left = withdraw_explained_host(findings, all, (name, claim), place, left);
+        let explained = left.min(most);
+        left -= explained - withdraw_explained_host(findings, all, (name, claim), place, explained);
     }
 }
 
@@ -609,13 +617,17 @@ fn advise_stacks(findings: &mut [Finding], all: &[Evidence<'_>]) {
 }
 
 /// Reduces the losses of causes so that their total is at most 1, which is all of the time. From the largest loss to
-/// the smallest, each loss is limited to 1 minus the sum of the larger losses.
+/// the smallest, each loss is limited to 1 minus the sum of the larger losses. Losses that are only upper bounds come
+/// last, so that they reduce no measured loss.
 fn limit_losses(findings: &mut [Finding]) {
     let is_cause = |finding: &&mut Finding| {
         finding.verdict == Verdict::Yes && finding.rule.kind == FindingKind::Cause
     };
     let mut causes: Vec<_> = findings.iter_mut().filter(is_cause).collect();
-    causes.sort_by(|a, b| b.loss.unwrap_or(0.0).total_cmp(&a.loss.unwrap_or(0.0)));
+    causes.sort_by(|a, b| {
+        let order = a.rule.is_at_most().cmp(&b.rule.is_at_most());
+        order.then_with(|| b.loss.unwrap_or(0.0).total_cmp(&a.loss.unwrap_or(0.0)))
+    });
     let mut left = 1.0_f64;
     for loss in causes.into_iter().filter_map(|cause| cause.loss.as_mut()) {
         *loss = loss.min(left);
@@ -796,6 +808,15 @@ mod tests {
             let is_withdrawn = findings[0].verdict == Verdict::No;
             assert_eq!(is_withdrawn, is_explained, "{name}");
         }
+    }
+
+    #[test]
+    fn an_upper_bound_reduces_no_measured_loss() {
+        let mut findings =
+            [(state::SHARED_RULE, 0.9), ("gc", 0.4)].map(|(name, loss)| claiming(name, loss, &[]));
+        limit_losses(&mut findings);
+        assert!((findings[0].loss.unwrap() - 0.6).abs() < 1e-9);
+        assert!((findings[1].loss.unwrap() - 0.4).abs() < 1e-9);
     }
 
     #[test]

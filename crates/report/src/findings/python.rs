@@ -3,6 +3,7 @@
 use super::Judgement;
 use super::evidence::{Evidence, Lost};
 use super::limits::INTERRUPTION;
+use crate::events::samples::GilHolder;
 use crate::numbers::units::{Share, Time};
 use crate::process::Process;
 
@@ -72,7 +73,11 @@ fn holder(one: &Evidence<'_>) -> Option<String> {
     let name = one.process.facts.thread(*tid);
     let functions = &one.process.stacks.sampled.gil_holders;
     Some(match functions.get(tid) {
-        Some(function) => format!("{name}, in {function}"),
+        Some(GilHolder {
+            function,
+            share: Some(share),
+        }) => format!("{name}, in {function} ({} of the samples)", Share(*share)),
+        Some(GilHolder { function, .. }) => format!("{name}, in {function}"),
         None => name,
     })
 }

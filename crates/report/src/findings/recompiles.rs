@@ -47,6 +47,9 @@ pub(super) struct Recompiles {
     /// The same share for samples of native stacks, as a fraction of the iterations' time. Such compilers are not in CUDA
     /// calls.
     pub native_share: f64,
+    /// The share of samples in which the thread sleeps among the samples in a compiler, without native ones, as a
+    /// fraction; `None` if there are none.
+    asleep: Option<f64>,
 }
 
 /// The name of a compiler in the text of the finding.
@@ -104,6 +107,8 @@ struct SampleTally {
     /// Number of samples without the native ones in which the thread ran.
     ran: u64,
     compiling: u64,
+    /// Number of the samples in `compiling` in which the thread slept.
+    compiling_asleep: u64,
     native: u64,
     native_compiling: u64,
     compilers: BTreeMap<CompilerName, u64>,
@@ -170,7 +175,20 @@ impl Recompiles {
             all => tally.ran as f64 / all as f64,
         };
         self.native_share = ran * tally.native_compiling as f64 / tally.native.max(1) as f64;
+        self.asleep =
+            (tally.compiling > 0).then(|| tally.compiling_asleep as f64 / tally.compiling as f64);
         self.parts = named_parts(&tally.parts, tally.compiling);
+    }
+
+    /// Returns the largest parts of the compilation's time, as fractions, in which the thread can have run the compiler's
+    /// code, and in which it can have slept. Both are 1 if samples do not show it.
+    pub(super) fn ran_and_slept(&self) -> [f64; 2] {
+        match self.asleep {
+            // Native compilers run, and the samples in `asleep` are not about them.
+            Some(asleep) if self.native_share > 0.0 => [1.0, asleep],
+            Some(asleep) => [1.0 - asleep, asleep],
+            None => [1.0, 1.0],
+        }
     }
 }
 
@@ -189,7 +207,10 @@ impl SampleTally {
     fn count_compiling(&mut self, stack: Compiling, seen: SampledState, part: Option<String>) {
         match seen.is_native() {
             true => self.native_compiling += 1,
-            false => self.compiling += 1,
+            false => {
+                self.compiling += 1;
+                self.compiling_asleep += u64::from(seen.is_asleep());
+            }
         }
         *self.compilers.entry(stack.name).or_default() += 1;
         if let Some(caller) = stack.caller {
@@ -348,6 +369,21 @@ pub(super) fn additional_function(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn compilers_that_run_explain_no_sleep() {
+        let of = |asleep, native_share| {
+            let found = Recompiles {
+                asleep,
+                native_share,
+                ..Recompiles::default()
+            };
+            found.ran_and_slept()
+        };
+        assert_eq!(of(Some(0.25), 0.0), [0.75, 0.25]);
+        assert_eq!(of(Some(0.25), 0.1), [1.0, 0.25]);
+        assert_eq!(of(None, 0.1), [1.0, 1.0]);
+    }
 
     #[test]
     fn parts_are_named_if_there_are_several() {

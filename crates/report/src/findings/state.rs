@@ -207,7 +207,9 @@ pub(crate) fn shared(one: &Evidence<'_>) -> Judgement {
 /// cost. If no iterations can be compared, the mean share of the SMs' time that the others take is the upper bound:
 /// the GPU runs the work of different processes in turns.
 fn cost_of_sharing(gpu: &GpuState, has_work: bool) -> (String, f64) {
-    if let Some(cost) = gpu.others_cost {
+    // That cost also contains the time of processes of the same run, which may not share the GPU.
+    let is_of_sharing = has_work || !gpu.others.iter().flatten().any(|other| other.same_run);
+    if let Some(cost) = gpu.others_cost.filter(|_| is_of_sharing) {
         return (String::new(), cost);
     }
     let others = sharing(gpu, has_work);

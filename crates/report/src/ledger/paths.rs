@@ -268,7 +268,11 @@ mod tests {
         for (id, parent, text) in tree {
             strings.add(*id, text.as_bytes());
             let (id, parent, name) = (*id, *parent, *id);
-            raw.take(&clock, &Event::new(0, 0, What::Frame { id, parent, name }));
+            raw.take(
+                &clock,
+                0,
+                &Event::new(0, 0, What::Frame { id, parent, name }),
+            );
         }
         raw.finish(&Facts::default(), &strings).frames
     }

@@ -64,10 +64,7 @@ impl FirstPass {
         if gives_work {
             self.stacks.take_work(clock, thread, &event);
         }
-        if matches!(event.what, What::GilWait) {
-            self.stacks.take_gil_wait(clock, thread, &event);
-        }
-        self.stacks.take(clock, &event);
+        self.stacks.take(clock, thread, &event);
         self.layers.take(thread, &event);
         match event.what {
             What::Call { .. } => {

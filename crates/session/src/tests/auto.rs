@@ -327,6 +327,28 @@ fn the_function_of_an_engine_replaces_a_learnt_step_once_no_window_is_open() {
     assert!(process.exit().starts_with("window 150-159 captured: 20"));
 }
 
+#[test]
+fn the_function_of_a_library_that_is_no_server_does_not_replace_a_learnt_step() {
+    let process = Process::new("TLLMPROF_START_STOP=150-159");
+    (0..120).for_each(|_| step());
+    let index = engines::in_python()
+        .position(|function| {
+            function
+                .to_string()
+                .contains("prepare_inputs_for_generation")
+        })
+        .expect("transformers is known");
+    assert!(engines::is_step(index));
+    passes(Counted::Python);
+    (0..60).for_each(|_| step());
+    let switches = process.switches();
+    assert_eq!(
+        switches,
+        ["In(150): open 150-159", "In(160): close 150-159"],
+        "a training program may generate text for its evaluation"
+    );
+}
+
 /// Simulates 600 steps of an engine whose step function is called `each(n)` times before step n. Returns the log lines
 /// that compare the number of these calls with the pattern in the CUDA calls. Also returns how many of the last 100
 /// steps ended with a low limit for waits: the thread could count at most 999 more waits before it had to report one

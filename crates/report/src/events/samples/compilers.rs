@@ -182,8 +182,12 @@ impl Compiler {
         };
         let outer = qualified.split(".<locals>").next().unwrap_or(qualified);
         let file = place.rsplit_once(':').map_or(place, |(file, _)| file);
+        // Before Python 3.11, recorded function names do not include the class.
+        let is_it = |known: &&str| {
+            *known == outer || !outer.contains('.') && known.rsplit('.').next() == Some(outer)
+        };
         let mut known = self.python.iter();
-        known.any(|(end, names)| file.ends_with(end) && names.contains(&outer))
+        known.any(|(end, names)| file.ends_with(end) && names.iter().any(is_it))
     }
 
     /// Returns true if a native function compiles, or if it has no name and its module contains only the compiler.
@@ -233,6 +237,9 @@ mod tests {
         }
         let triton = "JITFunction._do_compile (/x/site-packages/triton/runtime/jit.py:826)";
         assert_eq!(python(triton), "Triton");
+        // Before Python 3.11, recorded function names do not include the class.
+        let old = "_do_compile (/x/site-packages/triton/runtime/jit.py:440)";
+        assert_eq!(python(old), "Triton");
         let jax = "backend_compile_and_load (/x/site-packages/jax/_src/compiler.py:334)";
         assert_eq!(python(jax), "XLA");
         // These functions run in each step, only check if code has to be compiled, or are not in a compiler's files.

@@ -10,13 +10,29 @@ use super::function::Origin;
 use super::producers::common;
 use crate::events::by_thread::ByThread;
 use crate::events::spans::{self, Span};
-use crate::numbers::units::Share;
 
 /// Maximum number of waits, of all threads together, that [`GilWaits`] stores. Further waits are left out.
 const MAX_WAITS: usize = 1 << 20;
 /// Minimum number of samples of a thread during waits of other threads for the GIL. With fewer samples, the report names
 /// no function of the thread.
 const MIN_SAMPLES: usize = 8;
+
+/// The function in which a thread was while other threads waited for the GIL.
+#[derive(Clone, PartialEq, Debug)]
+pub struct GilHolder {
+    pub function: String,
+    /// The share of the samples in which the thread was in this function; `None` if that is at least half of them.
+    pub share: Option<f64>,
+}
+
+impl GilHolder {
+    fn of_most(label: &str) -> Self {
+        Self {
+            function: label.to_owned(),
+            share: None,
+        }
+    }
+}
 
 /// The times in which each thread waited for the GIL, in nanoseconds.
 #[derive(Debug, Default)]
@@ -36,30 +52,35 @@ impl GilWaits {
         }
     }
 
-    /// Returns for each thread the function in which it was while other threads waited for the GIL. `samples` are sorted
-    /// by thread and time. A thread with too few samples in these waits has no entry.
+    /// Returns for each thread the function in which it was while other threads waited for the GIL, and it did not wait
+    /// for the GIL or for events itself. `samples` are sorted by thread and time. A thread with too few samples in these
+    /// waits has no entry.
     pub(super) fn holders(
         &self,
         samples: &[StackSample],
         frames: &Frames,
-    ) -> BTreeMap<u32, String> {
+    ) -> BTreeMap<u32, GilHolder> {
         let mut holders = BTreeMap::new();
         if self.count == 0 {
             return holders;
         }
+        let waiting = self.waiting();
         for own in samples.chunk_by(|a, b| a.thread == b.thread) {
             let Some(thread) = own.first().map(|sample| sample.thread) else {
                 continue;
             };
-            let others = self.waits.iter().filter(|(waiting, _)| *waiting != thread);
-            let mut waits: Vec<_> = others
-                .flat_map(|(_, waits)| waits.iter().copied())
-                .collect();
-            spans::join(&mut waits);
-            let stacks = own
-                .iter()
-                .filter(|sample| sample.taken == Taken::Python && spans::contain(&waits, sample.at))
-                .map(|sample| sample.frame);
+            let mut waits = self.waits.iter();
+            let waits = waits.find(|(waiting, _)| *waiting == thread);
+            let mut own_waits = waits.map_or_else(Vec::new, |(_, waits)| waits.clone());
+            spans::join(&mut own_waits);
+            // A thread that waits for the GIL or for events does not hold the GIL.
+            let may_hold = |sample: &&StackSample| {
+                sample.taken == Taken::Python
+                    && !sample.waits_for_events
+                    && !spans::contain(&own_waits, sample.at)
+                    && is_any_waiting(&waiting, sample.at)
+            };
+            let stacks = own.iter().filter(may_hold).map(|sample| sample.frame);
             let stacks: Vec<_> = stacks.collect();
             if stacks.len() >= MIN_SAMPLES
                 && let Some(function) = function(&stacks, frames)
@@ -69,12 +90,35 @@ impl GilWaits {
         }
         holders
     }
+
+    /// Returns the times at which the number of waiting threads changes, in order, with the number from that time on.
+    fn waiting(&self) -> Vec<(u64, i64)> {
+        let waits = self.waits.iter().flat_map(|(_, waits)| waits);
+        let mut changes: Vec<(u64, i64)> = waits
+            .flat_map(|wait| [(wait.start, 1), (wait.end, -1)])
+            .collect();
+        changes.sort_unstable();
+        let mut count = 0;
+        for (_, change) in &mut changes {
+            count += *change;
+            *change = count;
+        }
+        changes
+    }
 }
 
-/// Returns the label of the program's innermost function that is on most of the stacks. If only outermost functions are
+/// Returns true if at least one thread waits at the time `at`. `waiting` contains the numbers of waiting threads (see
+/// [`GilWaits::waiting`]).
+fn is_any_waiting(waiting: &[(u64, i64)], at: u64) -> bool {
+    let after = waiting.partition_point(|(from, _)| *from <= at);
+    let last = after.checked_sub(1).and_then(|last| waiting.get(last));
+    last.is_some_and(|(_, count)| *count > 0)
+}
+
+/// Returns the program's innermost function that is on most of the stacks. If only outermost functions are
 /// on most of them, returns the function that is most often the program's innermost one, with its share. `stacks`
 /// contains the innermost frame of each stack.
-fn function(stacks: &[u32], frames: &Frames) -> Option<String> {
+fn function(stacks: &[u32], frames: &Frames) -> Option<GilHolder> {
     let is_own = |function: &u32| {
         let known = frames.functions.get(*function as usize);
         known.is_some_and(|known| known.origin == Origin::Program)
@@ -95,14 +139,16 @@ fn function(stacks: &[u32], frames: &Frames) -> Option<String> {
     let (function, count) = most?;
     let label = frames.label(function);
     if 2 * count >= stacks.len() {
-        return Some(label.to_owned());
+        return Some(GilHolder::of_most(label));
     }
     match common(stacks.iter().copied(), frames) {
-        Some(common) if !outermost.contains(&common) => Some(frames.label(common).to_owned()),
-        _ => {
-            let share = Share(count as f64 / stacks.len() as f64);
-            Some(format!("{label} ({share} of the samples)"))
+        Some(common) if !outermost.contains(&common) => {
+            Some(GilHolder::of_most(frames.label(common)))
         }
+        _ => Some(GilHolder {
+            function: label.to_owned(),
+            share: Some(count as f64 / stacks.len() as f64),
+        }),
     }
 }
 
@@ -133,7 +179,11 @@ mod tests {
         for (id, parent, text) in TREE {
             strings.add(*id, text.as_bytes());
             let (id, parent, name) = (*id, *parent, *id);
-            raw.take(&clock, &Event::new(0, 0, What::Frame { id, parent, name }));
+            raw.take(
+                &clock,
+                0,
+                &Event::new(0, 0, What::Frame { id, parent, name }),
+            );
         }
         raw.finish(&Facts::default(), &strings).frames
     }
@@ -153,7 +203,7 @@ mod tests {
 
     /// Returns the function of the thread `MAIN` during the waits of the thread `ENGINE` for the GIL. `MAIN` is in each
     /// frame of `stacks` at one sample of each wait, and in the frame `between` between two waits.
-    fn holder(stacks: &[u32], between: u32) -> Option<String> {
+    fn holder(stacks: &[u32], between: u32) -> Option<GilHolder> {
         let (mut waits, mut samples) = (GilWaits::default(), Vec::new());
         for wait in 0..4 {
             let start = wait * 1000;
@@ -173,21 +223,33 @@ mod tests {
 
     #[test]
     fn the_function_of_a_holder_is_the_one_during_waits_of_others() {
-        let tokenises = Some("tokenise_prompt (serve.py:40)".to_owned());
+        let tokenises = Some(GilHolder::of_most("tokenise_prompt (serve.py:40)"));
         assert_eq!(holder(&[3, 4, 4], 6), tokenises);
         assert_eq!(holder(&[4, 4, 5, 6], 5), tokenises);
         assert_eq!(holder(&[3], 6), None, "too few samples");
     }
 
     #[test]
+    fn a_thread_that_waits_for_the_gil_itself_does_not_hold_it() {
+        let mut waits = GilWaits::default();
+        for (thread, start, end) in [(ENGINE, 0, 300), (MAIN, 100, 300)] {
+            waits.add(thread, Span { start, end });
+        }
+        let samples: Vec<_> = (0..30)
+            .map(|order| sample(MAIN, 10 * order, if order < 10 { 6 } else { 3 }))
+            .collect();
+        let holders = waits.holders(&samples, &frames());
+        let holder = holders.get(&MAIN);
+        assert_eq!(holder, Some(&GilHolder::of_most("log (serve.py:60)")));
+    }
+
+    #[test]
     fn without_a_common_function_the_most_common_innermost_one_is_named() {
         // The three functions have the caller `handle` in common in most of the samples.
-        let handles = Some("handle (serve.py:10)".to_owned());
+        let handles = Some(GilHolder::of_most("handle (serve.py:10)"));
         assert_eq!(holder(&[3, 4, 5, 5, 6, 2], 6), handles);
-        let found = holder(&[3, 3, 6, 6, 6, 1, 1, 5, 2], 2);
-        assert_eq!(
-            found.as_deref(),
-            Some("log (serve.py:60) (33.3 % of the samples)")
-        );
+        let found = holder(&[3, 3, 6, 6, 6, 1, 1, 5, 2], 2).unwrap();
+        assert_eq!(found.function, "log (serve.py:60)");
+        assert_eq!(found.share, Some(1.0 / 3.0));
     }
 }

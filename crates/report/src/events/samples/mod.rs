@@ -26,6 +26,7 @@ pub(crate) use compilers::{Compiler, CompilerStack, has_compiler_process};
 pub(crate) use frames::Frames;
 use frames::RawFrames;
 pub(crate) use function::{Function, Origin};
+pub(crate) use gil::GilHolder;
 use gil::GilWaits;
 pub(crate) use location::Location;
 pub(crate) use loops::callback_start;
@@ -126,9 +127,11 @@ pub(crate) struct RawStacks {
 }
 
 impl RawStacks {
-    /// Adds an event, if it is part of a sample of a stack, or if it counts a host function that was enqueued.
-    pub(crate) fn take(&mut self, clock: &Clock, event: &Event) {
+    /// Adds an event of a thread, if it is part of a sample of a stack or a wait for the GIL, or if it counts a host
+    /// function that was enqueued.
+    pub(crate) fn take(&mut self, clock: &Clock, thread: u32, event: &Event) {
         match event.what {
+            What::GilWait => self.gil_waits.add(thread, span(clock, event)),
             What::Frame { id, parent, name } => {
                 self.left_out += u64::from(!self.frames.add(id, parent, name));
             }
@@ -201,11 +204,6 @@ impl RawStacks {
     /// Adds a thread's call that gives work to the GPU. During such calls, a sleeping thread may wait for this thread.
     pub(crate) fn take_work(&mut self, clock: &Clock, thread: u32, event: &Event) {
         self.workers.add(thread, span(clock, event));
-    }
-
-    /// Adds a thread's wait for the GIL.
-    pub(crate) fn take_gil_wait(&mut self, clock: &Clock, thread: u32, event: &Event) {
-        self.gil_waits.add(thread, span(clock, event));
     }
 
     /// Returns the samples, sorted by thread and time, the frames with their names, and the host functions.
@@ -309,7 +307,7 @@ pub struct Sampled {
     /// True if at least one sample states the system call in which its thread slept.
     pub has_calls: bool,
     /// The functions in which threads were while other threads waited for the GIL, by the ID of the thread.
-    pub gil_holders: BTreeMap<u32, String>,
+    pub gil_holders: BTreeMap<u32, GilHolder>,
     /// The labels of the host functions that the program enqueued in streams, the most frequent first.
     pub host_functions: Vec<String>,
 }

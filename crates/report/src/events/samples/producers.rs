@@ -79,7 +79,7 @@ struct Produced {
     own: Vec<usize>,
     /// The indexes of the samples of these waits.
     waits: Vec<usize>,
-    /// The times of these waits in nanoseconds.
+    /// The times of these waits in nanoseconds. After [`Self::join_spans`], they are sorted and do not overlap.
     spans: Vec<(u64, u64)>,
 }
 
@@ -129,7 +129,8 @@ impl Producers<'_> {
         }
         let mut found: Vec<_> = found.into_iter().collect();
         found.sort_by(|(a, _), (b, _)| a.cmp(b));
-        for ((sleep, key), produced) in found {
+        for ((sleep, key), mut produced) in found {
+            produced.join_spans();
             let Some(wait) = frames.sleeps.get(sleep as usize) else {
                 continue;
             };
@@ -452,6 +453,18 @@ impl Produced {
                 TaskActivity::Outside(_) | TaskActivity::Waits | TaskActivity::Unknown => (),
             }
         }
+    }
+
+    /// Sorts the times of the waits, and joins those that overlap. Several threads may wait for the same task.
+    fn join_spans(&mut self) {
+        self.spans.sort_unstable();
+        self.spans.dedup_by(|next, last| {
+            let do_overlap = next.0 <= last.1;
+            if do_overlap {
+                last.1 = last.1.max(next.1);
+            }
+            do_overlap
+        });
     }
 
     /// Returns the kind of sleep that the task is in at most of the samples at which it is at work; `None` if it is on a
