@@ -68,8 +68,9 @@ def unlike_windows(processes, size, captures=CAPTURES, steps=STEPS):
 
 
 class Capturer(threading.Thread):
-    """Asks for captures of all ranks, one after the other, from the time when all `ranks` processes use CUDA until `stop` is called. The
-    first capture comes in the warm-up: it has to wait for the engine's first step, so its window is alike in all ranks as well."""
+    """Requests captures of all ranks, one after the other, from the time when all `ranks` processes can be captured until `stop` is
+    called, but at most CAPTURES. The first capture is requested in the warm-up. It has to wait for the engine's first step, so that its
+    window opens at the same iteration in all ranks, like those of the later captures."""
 
     def __init__(self, bench, name, folder, ranks):
         super().__init__(daemon=True)

@@ -31,7 +31,8 @@ use crate::traced::NotStopped;
 const STOP_TIMEOUT: Duration = Duration::from_millis(10);
 /// Maximum number of rounds. Each round stops all threads once.
 const MAX_ROUNDS: u32 = 40;
-/// Maximum time for all rounds together. A round that has begun is completed. No thread stays stopped between rounds.
+/// The time after which no further round begins. A round that has begun is completed. No thread stays stopped between
+/// rounds.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause between two rounds (stops of all threads).
 const ROUND_PAUSE: Duration = Duration::from_millis(25);

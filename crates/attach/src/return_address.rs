@@ -1,14 +1,15 @@
 //! Searches a thread's stack for the return address of a frame.
 //!
-//! `/proc/PID/task/TID/syscall` shows only the stack pointer and the instruction pointer of a thread. The unwind tables
-//! of code with frame pointers refer to the frame pointer (RBP), which is then not known. Ubuntu 24.04, for example,
-//! builds its C library with frame pointers. So the return address is searched for: a word on the stack that points
-//! right behind a call instruction. If the called function is known, it must be the function of the frame.
+//! Of the registers that unwinding needs, `/proc/PID/task/TID/syscall` shows only the stack pointer and the instruction
+//! pointer. The unwind tables of code with frame pointers refer to the frame pointer (RBP), which is then not known.
+//! Ubuntu 24.04, for example, builds its C library with frame pointers. So this module searches the stack for a word
+//! that points right after a call instruction. The function that this instruction calls must be the function of the
+//! frame, another function of the same module, or not known.
 
 use crate::elf::Module;
 use crate::memory::ProcessMemory;
 
-/// Number of bytes of the stack that are searched. The local variables of most functions are smaller.
+/// Number of bytes of the stack that are searched. The local variables of most functions need less space.
 const SEARCHED_BYTES: usize = 8192;
 /// Size of a return address in bytes.
 const WORD: u64 = 8;
@@ -26,12 +27,12 @@ enum Callee {
     Unknown,
 }
 
-/// Finds the frame of the function that begins at `function` in `module`. Returns the address behind the frame's return
+/// Finds the frame of the function that begins at `function` in `module`. Returns the address after the frame's return
 /// address, that is, the caller's stack pointer after the return. `None` if no word on the stack is a likely return
 /// address.
 ///
-/// A call of `function` itself is preferred. Otherwise, the nearest call is taken whose callee is not known or belongs
-/// to the same module, because that callee may have jumped to `function`.
+/// A call of `function` itself is preferred. Otherwise, takes the nearest call whose callee is not known or belongs to
+/// `module`: such a callee may be `function`, or may have jumped to it.
 pub(crate) fn find_frame_end(
     memory: &ProcessMemory,
     modules: &[Module],
@@ -62,7 +63,7 @@ pub(crate) fn find_frame_end(
 }
 
 /// Returns the function that the call instruction before the address `returns_to` calls. `None` if there is no call
-/// instruction before it.
+/// instruction, or if no module has code there.
 fn callee(memory: &ProcessMemory, modules: &[Module], returns_to: u64) -> Option<Callee> {
     let has_code = |address: u64| modules.iter().any(|module| module.has_code_at(address));
     let last = returns_to.checked_sub(1)?;
@@ -70,11 +71,11 @@ fn callee(memory: &ProcessMemory, modules: &[Module], returns_to: u64) -> Option
     let code: [u8; LONGEST_CALL] = memory.bytes(returns_to.checked_sub(LONGEST_CALL as u64)?)?;
     let [_, opcode, operand, a, b, c, d] = code;
     let relative = returns_to.wrapping_add_signed(i32::from_le_bytes([a, b, c, d]).into());
-    // call relative
+    // call FUNCTION (its distance from `returns_to` follows the opcode)
     if operand == 0xe8 && has_code(relative) {
         return Some(Callee::Known(behind_stub(memory, relative)));
     }
-    // call [rip + relative]
+    // call [rip + DISTANCE] (the function's address is in memory)
     if (opcode, operand) == (0xff, 0x15)
         && let Some(callee) = memory.word(relative)
     {
@@ -89,7 +90,7 @@ fn is_indirect_call(code: [u8; LONGEST_CALL]) -> bool {
     let is_call_from = |start: usize| {
         let (opcode, operand) = (code[start], code[start + 1]);
         let (mode, extension, has_index) = (operand >> 6, operand >> 3 & 7, operand & 7 == 4);
-        // The operand has an index byte, an offset of 1 or 4 bytes, or both.
+        // The operand may be followed by an index byte, by an offset of 1 or 4 bytes, or by both.
         let length = match (mode, has_index) {
             (0, false) | (3, _) => 2,
             (0, true) | (1, false) => 3,

@@ -1,5 +1,6 @@
-//! Finds the callers of a thread by the unwind tables (`.eh_frame`) of the loaded modules. If the tables have no entry
-//! for the code of a frame, the callers of this frame are unknown.
+//! Finds the callers on a thread's stack with the unwind tables (`.eh_frame`) of the loaded modules. If the tables have
+//! no entry for the code of a frame, the callers of this frame are unknown. If an entry refers to a register that is
+//! not known, the stack can be searched for the return address instead.
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EndianSlice, Evaluation, EvaluationResult, Expression,
@@ -24,12 +25,12 @@ const RIP: usize = 16;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// What is done if the unwind tables refer to a register whose value is not known.
+/// The action if the end of a frame is relative to a register whose value is not known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum UnknownRegister {
-    /// The callers are unknown.
+    /// Stop. The remaining callers are unknown.
     Stop,
-    /// The stack is searched for a likely return address. The frames that are found may be wrong.
+    /// Search the stack for a likely return address. The frames that are found may be wrong.
     SearchStack,
 }
 
@@ -92,10 +93,11 @@ pub(crate) fn follow(
     None
 }
 
-/// Finds the caller of the code at `address`. Returns the caller's registers and a flag. The flag is true if the
-/// caller made no call, but a signal interrupted it. The outer `None` means that the caller is unknown; the inner
-/// `None` means that there is no caller. If the caller can be found only by a register that is not known, the stack is
-/// searched for a return address into one of the modules `searched`, unless these are `None`.
+/// Finds the caller of the code at `address`. Returns the caller's registers and a flag. The flag is true if the caller
+/// made no call, but a signal interrupted it. The outer `None` means that the caller is unknown; the inner `None` means
+/// that there is no caller. If the end of the frame (the CFA, canonical frame address) is relative to a register that
+/// is not known, the stack is searched for a return address into one of the modules `searched`. With `searched` as
+/// `None`, the caller is then unknown.
 #[allow(
     clippy::type_complexity,
     reason = "the two answers differ: not known, and none"

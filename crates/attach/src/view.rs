@@ -93,9 +93,9 @@ mod tests {
 
     use super::*;
 
-    // read(file, to, count): makes the system call in a frame of its own, as code with frame pointers does. The caller
-    // can then be found only by the register RBP. On the stack, nearer than the return address, is the address behind
-    // another call instruction.
+    // The function `read(file, to, count)`, written in assembly with a frame pointer. During its system call, the
+    // unwind tables find the caller only by the register RBP. The stack also contains, closer to the stack pointer than
+    // the return address, an address right after another call instruction.
     core::arch::global_asm!(
         ".pushsection .text.tllmprof_made_read,\"ax\",@progbits",
         ".p2align 4",

@@ -28,13 +28,13 @@ pub trait AddOn: Sync {
     /// Called after the window has closed, when the CUDA profiler and all add-ons are switched off.
     fn window_is_closed(&self, _: &Place<'_>) {}
     /// Returns true if the component had to leave out work when a window closed, for example because of a stream
-    /// capture. Then [`AddOn::catches_up`] is called when the next iteration begins. Must neither wait nor allocate
-    /// memory.
+    /// capture. Then [`AddOn::catches_up`] is called when the next iteration begins, unless a window opens there. Must
+    /// neither wait nor allocate memory.
     fn is_behind(&self) -> bool {
         false
     }
-    /// Does the work that was left out, if that is possible now. Called when an iteration begins, at which no window
-    /// opens or closes, as long as [`AddOn::is_behind`] returns true.
+    /// Does the work that was left out, if that is possible now. While [`AddOn::is_behind`] returns true, called at the
+    /// beginning of each iteration at which no window opens or closes.
     fn catches_up(&self, _: &Place<'_>) {}
     /// Called when the process ends. Nothing is recorded after this call. Must neither wait nor allocate memory.
     fn process_ends(&self) {}

@@ -179,7 +179,8 @@ fn switch(place: &Place<'_>, edge: Switched) {
     }
 }
 
-/// Lets the add-ons do work that they had to leave out when a window closed. They run without the lock `state`.
+/// Lets the add-ons do work that they had to leave out when a window closed. Releases the lock `state` meanwhile, and
+/// returns it locked again.
 fn catch_up(state: Guard<'_, CaptureState>, place: &Place<'_>) -> Guard<'static, CaptureState> {
     drop(state);
     add_ons()

@@ -61,16 +61,17 @@ impl Engine {
         self.step.strip_prefix("py:")
     }
 
-    /// Returns true if the regular work of a process that has loaded the engine is calls of its step function. Until
-    /// the first of these calls, the process does only the engine's warm-up. This is not so for libraries such as
-    /// transformers, which programs also use without the step function.
+    /// Returns true if a process that has loaded the engine does its regular work in calls of the engine's step
+    /// function. Until the first of these calls, the process only runs the engine's warm-up. Returns false for
+    /// libraries such as transformers, which programs also use without the step function, and for engines whose step is
+    /// a range.
     pub fn is_awaited(&self) -> bool {
         let is_function = self.step.starts_with("py:") || self.step.starts_with("sym:");
         is_function && SERVERS.iter().any(|name| self.name.starts_with(name))
     }
 }
 
-/// The beginnings of the names of engines that serve requests (see [`Engine::is_awaited`]).
+/// Prefixes of the names of engines that serve requests (see [`Engine::is_awaited`]).
 const SERVERS: [&str; 5] = [
     "TensorRT-LLM",
     "vLLM",

@@ -1,4 +1,5 @@
-//! Functions that run an event loop of Python: asyncio's own, and the entry points of uvloop, whose loop is native code.
+//! Python functions that run an event loop: those of asyncio, and the entry points of uvloop, whose loop is native
+//! code.
 
 /// Functions that run an event loop: the end of the path of their file, and their names without the class. The loop
 /// calls callbacks of the program in these functions.
@@ -12,7 +13,8 @@ const LOOP_FUNCTIONS: [(&str, &[&str]); 4] = [
     ("/uvloop/__init__.py", &["run", "wrapper"]),
 ];
 
-/// The function in which asyncio waits for events: the end of the path of its file, and its name without the class.
+/// The function in which asyncio waits for events: the end of the path of its file, and its name without the class. The
+/// wait of uvloop is native code.
 const WAIT_FUNCTION: (&str, &str) = ("/selectors.py", "select");
 
 /// Returns true if a Python function runs an event loop. `function` has the form `QUALNAME (FILE:LINE)`.
@@ -34,7 +36,7 @@ pub fn waits_for_events(function: &str) -> bool {
     })
 }
 
-/// Returns the name of a function without its class, and the path of its file.
+/// Splits `QUALNAME (FILE:LINE)`. Returns the name of the function without its class, and the path of its file.
 fn parse(function: &str) -> Option<(&str, &str)> {
     let (qualified, place) = function.rsplit_once(" (")?;
     let file = place.rsplit_once(':').map_or(place, |(file, _)| file);

@@ -3,7 +3,8 @@
 //! For each engine, the tables contain the sign by which it is recognized, its step function, and formulas for its
 //! batches. Further tables contain functions with a special role: dummy steps, passes of draft models, functions that
 //! get NVTX ranges, functions by which GPU time is reported, functions that wait for requests, and functions that run
-//! an event loop. The last tables contain the location of replicas and groups, and the names of the processes that drive the GPU.
+//! an event loop. The last tables contain the location of replicas and groups, and the names of the processes that
+//! drive the GPU.
 
 #![forbid(unsafe_code)]
 

@@ -279,8 +279,8 @@ impl Slots {
     }
 
     /// Restores the patched GOT slots. Returns the number of slots that could not be written. They stay in the list of
-    /// patched slots, so that they are restored by a later call. Returns `None`, and restores no slot, if the process's
-    /// memory mappings cannot be read: then it is not known which pages are writable.
+    /// patched slots, so that a later call tries again. Returns `None`, and restores no slot, if the process's memory
+    /// mappings cannot be read: then it is not known which pages are writable.
     fn put_back(&mut self) -> Option<usize> {
         let mut is_done = false;
         let mut left = Vec::new();

@@ -8,7 +8,7 @@ use tllmprof_platform::entry::jumps;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 
-/// Largest number of CUDA runtimes that [`FED_MODULES`] can hold.
+/// Largest number of modules, such as CUDA runtimes, that [`FED_MODULES`] can hold.
 const MAX_RUNTIMES: usize = 256;
 
 lifecycle::global! {

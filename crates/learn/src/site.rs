@@ -46,7 +46,8 @@ pub(crate) fn key(trails: &Trails, thread: u32, call: SiteCall, helper: bool, le
 
 /// Returns the key of the latest launch in the thread's trail (list of recent calls): a hash of the thread, this launch
 /// and up to seven launches before it. The key of the first launch after a copy to the device differs from that of
-/// other launches. So if a step consists of launches of a single kernel, the copy of its inputs shows where it begins.
+/// other launches. So if a step consists of launches of a single kernel, the copy of the step's inputs shows where the
+/// step begins.
 pub(crate) fn launch_key(trails: &Trails, thread: u32) -> u32 {
     let mut hash = u64::from(thread);
     if trails.follows_copy_to_device(thread) {
@@ -66,7 +67,8 @@ pub(crate) fn launch_key(trails: &Trails, thread: u32) -> u32 {
 }
 
 /// Returns the latest launch in the thread's trail (list of recent calls) and the calls before it that identify it, the
-/// latest first: launches, and the copy to the device if it comes directly before the latest launch.
+/// latest first: launches, and a copy to the device if the thread made one between its latest launch and the launch
+/// before that.
 pub(crate) fn launch_context(trails: &Trails, thread: u32) -> [u64; DEPTH] {
     let copy = trails
         .follows_copy_to_device(thread)

@@ -225,7 +225,7 @@ impl Trails {
     }
 
     /// Returns true if the thread has copied something to the device between its latest launch and the launch before
-    /// it.
+    /// that. The latest launch must be the thread's latest call.
     #[inline]
     pub(crate) fn follows_copy_to_device(&self, thread: u32) -> bool {
         let mut between = self

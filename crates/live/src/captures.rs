@@ -30,8 +30,8 @@ pub(crate) struct WindowWait {
 pub(crate) enum FollowedWindow {
     /// The window on demand with this request number.
     Requested(u64),
-    /// A window that no client has requested. The value is its first iteration, or `None` if it was not open when it
-    /// was stopped.
+    /// A window that no client has requested. The value is the window's first iteration, or `None` if the window was
+    /// not open when a client stopped it.
     Planned(Option<u64>),
 }
 
@@ -65,9 +65,9 @@ impl WindowWait {
         }
     }
 
-    /// Returns the state for an open window (a range of iterations that is being captured) that no client has
-    /// requested, and that begins with iteration `first`. The server calls this function when a client stops the
-    /// window.
+    /// Returns the state for a window (a range of iterations to capture) that no client has requested. `first` is the
+    /// first iteration of the window, or `None` if the window is not open. The server calls this function when a client
+    /// stops the window.
     pub(crate) const fn planned(first: Option<u64>) -> Self {
         Self {
             owner: None,
@@ -80,7 +80,7 @@ impl WindowWait {
         }
     }
 
-    /// Called when a client has asked to stop all windows.
+    /// Called when a client has asked to stop the windows. That client need not wait for this one.
     pub(crate) fn is_stopped(&mut self, now: Instant) {
         self.stopped.get_or_insert(now);
     }

@@ -218,8 +218,8 @@ impl Server {
                 FollowedWindow::Requested(number) => live::progress(number),
                 FollowedWindow::Planned(first) => live::planned_progress(first),
             };
-            // There is no progress to read, because the process is ending. Waiting clients notice
-            // the end when their connections close.
+            // No progress can be read, for example because the process is ending. Waiting clients notice the end when
+            // their connections close.
             let Some(progress) = progress else {
                 place += 1;
                 continue;
@@ -297,7 +297,8 @@ impl Server {
             Ok(wanted) => wanted,
             Err(why) => return ControlEvent::refused(why),
         };
-        // Clients whose windows have closed get their answers first, so that few windows are followed.
+        // Clients whose windows have closed get their answers first, because the session stores the progress of only a
+        // few windows.
         self.follow();
         match live::ask(wanted) {
             Ok(RequestedWindow { window, number }) => {
@@ -316,8 +317,9 @@ impl Server {
     }
 
     /// Stops the open window (the recorded interval), and cancels a window that was asked for. Returns the refusal if
-    /// there is neither. Otherwise returns `None`, and the client gets its answer once the window has closed. If there
-    /// are two windows, this is the one that the client has requested, or else the first one.
+    /// there is neither. Otherwise returns `None`, and the client gets its answer once a window has closed. This is the
+    /// window that the client has requested, or else the first window that another client waits for, or else the open
+    /// one.
     fn stop(&mut self, client: u64) -> Option<ControlEvent> {
         self.follow();
         let first = live::open_window();

@@ -391,16 +391,17 @@ global! {
     static IS_CHILD: AtomicBool = AtomicBool::new(false);
 }
 
-/// The longest time for which the installation of a filter waits for the fork of another thread.
+/// The longest time that [`filter_is_installed`] waits for the fork of another thread.
 const FORK_TIMEOUT: Duration = Duration::from_secs(1);
-/// The interval at which it checks if that fork is over.
+/// The interval at which [`filter_is_installed`] checks if that fork is over.
 const FORK_CHECK_INTERVAL: Duration = Duration::from_micros(100);
 
-/// Called when the program installs a filter for system calls (seccomp). The filter may end the process at any system
-/// call that the program itself does not make. So from now on the library makes no system calls.
+/// Called just before the program installs a filter for system calls (seccomp). The filter may end the process at any
+/// system call that the program itself does not make. So from now on the library makes no system calls, except to
+/// complete a fork that has begun.
 ///
-/// Waits for the fork of another thread, for a limited time. Otherwise the actions of that fork after it would be left
-/// out, and the locks that were taken for it would stay held in the child.
+/// If another thread is forking, waits for the end of the fork, for a limited time. So usually no fork is under way
+/// when the library stops making system calls, and no lock stays held that was taken for a fork.
 pub fn filter_is_installed() {
     let us = ids::thread();
     let begin = || FORKER.compare_exchange(0, us, Ordering::AcqRel, Ordering::Acquire);
@@ -412,8 +413,8 @@ pub fn filter_is_installed() {
         begun = begin();
     }
     if begun.is_ok() {
-        // As long as this thread is stored in `FORKER`, no other thread's fork begins to hold locks. But the child of
-        // such a fork reads this flag, and the forking thread has entered nothing.
+        // While this thread is stored in `FORKER`, the fork of another thread takes no locks, and its thread does not
+        // enter the library's own code. `in_child` of such a fork still reads `HAS_ENTERED`, so the flag must be false.
         HAS_ENTERED.store(false, Ordering::Relaxed);
     }
     IS_FILTERED.store(true, Ordering::Release);
@@ -488,8 +489,8 @@ extern "C" fn before() {
 }
 
 extern "C" fn in_parent() {
-    // A filter that was installed during the fork does not matter here: the locks have to be released. Without a fork
-    // that holds locks, this function makes no system call.
+    // `is_filtered` is not checked here: if the fork began before a filter was installed, its locks have to be
+    // released. If no fork holds locks, this function makes no system call.
     if FORKER.load(Ordering::Acquire) == 0 {
         return;
     }
@@ -515,7 +516,7 @@ extern "C" fn in_parent() {
 /// Runs in the child of a fork, which has only one thread. Runs the hooks (actions at a fork) that set the library's
 /// state for the child. Afterwards no window (recorded interval) is open in the child.
 extern "C" fn in_child() {
-    // If the fork has begun before a filter was installed, the locks that it holds have to be released.
+    // If the fork began before a filter was installed, the locks that it holds have to be released.
     if is_filtered() && FORKER.load(Ordering::Acquire) == 0 {
         return;
     }

@@ -8,7 +8,7 @@
 use core::ffi::c_int;
 
 use super::api::Api;
-pub(crate) use super::gate::{Inside, close, inside, is_closed, is_waiting_for_gil};
+pub(crate) use super::closing::{Inside, close, inside, is_closed, is_waiting_for_gil};
 use super::object::Python;
 use super::{attached, threads};
 use tllmprof_platform::log;

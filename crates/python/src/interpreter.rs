@@ -86,7 +86,7 @@ fn register_end(py: Python<'_>) -> Option<()> {
 }
 
 /// Runs the library's last code in the main interpreter. Python calls it through `atexit` when this interpreter ends.
-/// After `entry::close`, no other thread runs Python code of the library, unless the wait in `close` has timed out.
+/// After `closing::close`, no other thread runs Python code of the library, unless the wait in `close` has timed out.
 fn main_ends(py: Python<'_>) {
     entry::close(py, profiler::writes);
     if let Some(extension) = extension() {

@@ -16,12 +16,12 @@ mod attached;
 mod batch;
 #[cfg(test)]
 mod broken;
+mod closing;
 mod collecting;
 pub mod embedded;
 mod entry;
 mod extension;
 mod functions;
-mod gate;
 mod gc;
 mod gil;
 mod groups;

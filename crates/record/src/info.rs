@@ -58,9 +58,10 @@ infos! {
     Engine = 10,
     /// The version of the CUDA driver, a *number*: 13000 means 13.0.
     CudaDriver = 11,
-    /// The name of a GPU that the process used: (the GPU's number + 1) << 32 | the id of a string. The number is that in
-    /// [`What::GpuSpan`](crate::What::GpuSpan). If the upper half is 0, the number is not given: then the names are in
-    /// the order of the GPUs' numbers, and a missing name is an empty string. May occur any number of times.
+    /// The name of a GPU that the process used: `(the GPU's number + 1) << 32 | the id of a string`. The number is that
+    /// in [`What::GpuSpan`](crate::What::GpuSpan). If the upper 32 bits are 0, the number is not given: then the names
+    /// are in the order of the GPUs' numbers, and a GPU whose name is not known has an empty string. May occur any
+    /// number of times.
     Gpu = 12,
     /// The name of the process, as messages show it. In records of tllmprof it is that of `/proc/PID/comm`.
     Process = 13,
@@ -97,8 +98,8 @@ infos! {
     /// `0 1 0:21,1:10` means that GPU 0 is on node 1, which has the distance 21 to node 0 and 10 to itself. May occur
     /// any number of times.
     GpuNode = 26,
-    /// The power limits of a GPU in milliwatts: `DEVICE ENFORCED DEFAULT`. The first is the limit that the driver
-    /// enforces, the second is the board's default, `-` if it is not known. For example, `0 400000 700000` means that
-    /// GPU 0 is limited to 400 W, and to 700 W by default. May occur any number of times.
+    /// The power limits of a GPU in milliwatts: `DEVICE ENFORCED DEFAULT`. The first limit is the one that the driver
+    /// enforces. The second one is the board's default, or `-` if the default is not known. May occur any number of
+    /// times. Example: `0 400000 700000` means that GPU 0 is limited to 400 W, and to 700 W by default.
     GpuPowerLimit = 27,
 }

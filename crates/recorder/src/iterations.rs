@@ -60,7 +60,7 @@ const COUNT_EVERY: u64 = 100;
 const ANCHOR_EVERY: u64 = 10_000;
 
 lifecycle::global! {
-    /// The number of events that the program's threads had written when the window opened. Together with
+    /// The number of events, counted by [`writers::costly_events`], when the window opened. Together with
     /// [`EVENT_COSTS`], it serves to compute the time that the library took for the window's events.
     #[fork(keep = "stored where a window opens")]
     static EVENTS: AtomicU64 = AtomicU64::new(0);

@@ -115,8 +115,8 @@ pub fn late(event: &Event) {
     }
 }
 
-/// Records an event like [`late`], on a thread that is not the program's, such as a thread of CUPTI. Its cost does not
-/// count as time that the recorder takes on the program's threads.
+/// Records an event like [`late`], on a thread that is not the program's, such as a thread of CUPTI. The event's cost
+/// does not count as time that the recorder takes on the program's threads.
 pub fn late_for_free(event: &Event) {
     if is_on() {
         writers::write_late_for_free(event);

@@ -38,8 +38,7 @@ lifecycle::global! {
     /// [`lose`] was called for.
     #[fork(reset)]
     static LOST: AtomicU64 = AtomicU64::new(0);
-    /// The number of events that were written on threads other than the program's, and that cost the program's threads
-    /// no time.
+    /// The number of events that [`write_late_for_free`] has written. They cost the program's threads no time.
     #[fork(reset)]
     static FREE_OF_COST: AtomicU64 = AtomicU64::new(0);
 }
@@ -560,11 +559,10 @@ fn in_child(_: &OnlyThread) {
     thread::leave_part::<Writer>();
 }
 
-/// Returns the number of events that the program's threads have written so far. Events that were written by
-/// [`write_late_for_free`] do not count.
+/// Returns the number of events that all threads have written so far, without those written by [`write_late_for_free`].
 pub(crate) fn costly_events() -> u64 {
-    // This number is read first. An event that is written meanwhile then counts once too often rather than making the
-    // result too small.
+    // This number is read before the others. An event that `write_late_for_free` writes in between is then included in
+    // the result. In the other order, the result could be too small.
     let free = FREE_OF_COST.load(Ordering::Relaxed);
     let all = all().map(|writer| writer.kept.load(Ordering::Relaxed));
     all.sum::<u64>().saturating_sub(free)

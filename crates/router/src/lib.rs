@@ -219,8 +219,9 @@ fn switch(on: bool, capturing: bool) {
         uncounted(&mut || {
             let flag = |flag: bool| py.int(flag.into());
             call(py, &names, SWITCH, &[flag(on), flag(!capturing)]);
-            // If the routers were not switched to balanced ones, the window has learned routers as a whole. But balanced
-            // routers outside of a window would change the program's results, so switching back is tried again.
+            // A device that was not switched to balanced routers keeps its learned routers for the whole window. But
+            // balanced routers outside of a window would change the program's results, so only switching back is tried
+            // again.
             let is_behind = names.item(BEHIND).and_then(|behind| behind.as_int()) == Some(1);
             IS_BEHIND.store(!on && is_behind, Ordering::Relaxed);
             if !on && !capturing {
@@ -234,7 +235,7 @@ fn switch(on: bool, capturing: bool) {
 const BEGIN: &CStr = c"begin";
 const SWITCH: &CStr = c"switch";
 const LOADS: &CStr = c"loads";
-/// Name of the variable in the Python source that is true if the last switch left out a device.
+/// Name of the variable in the Python source that is true if the last switch left out a device (see [`IS_BEHIND`]).
 const BEHIND: &CStr = c"_behind";
 const REPORT: &CStr = c"report";
 

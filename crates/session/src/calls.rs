@@ -92,7 +92,10 @@ pub(crate) fn enter_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     }
     let state = guard.as_mut()?;
     slot.set_beginning(true);
-    // A program that uses a library such as transformers may call the library's step function only now and then.
+    // Only the step function of a server (see `Engine::is_awaited`) may replace a learnt pattern that has counted
+    // iterations. A program that uses a library such as transformers may call the library's step function only
+    // occasionally. All iterations of a window are counted by the same rule, so nothing is replaced while a window is
+    // open.
     let may_replace = !state.schedule.is_open()
         && engines::counted(what).is_some_and(|found| found.engine.is_awaited());
     state.counter.let_engine_replace(may_replace);

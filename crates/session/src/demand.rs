@@ -38,8 +38,8 @@ pub fn counts_drafts() -> bool {
     })
 }
 
-/// The largest number of windows on demand whose progress is stored. At most two of them have not closed: one is open,
-/// and another one has yet to open.
+/// The largest number of windows on demand that are stored. At most two of them have not closed: one is open, and
+/// another one has yet to open.
 const MAX_DEMANDS: usize = 4;
 
 /// A window that was requested while the process runs, with its settings and its progress.
@@ -87,8 +87,8 @@ pub(crate) struct Demands {
 }
 
 impl Demands {
-    /// Adds a request, and returns its number. `demand` makes the request with that number. Forgets the oldest window
-    /// that has closed if too many windows are stored.
+    /// Adds a request, and returns its number. `demand` makes the request with that number. If [`MAX_DEMANDS`] windows
+    /// are stored, first removes the oldest one that has closed.
     pub(crate) fn add(&mut self, demand: impl FnOnce(u64) -> Demand) -> u64 {
         self.count += 1;
         if self.latest.len() >= MAX_DEMANDS
@@ -101,13 +101,13 @@ impl Demands {
         self.count
     }
 
-    /// Returns the progress of the request `number`, or `None` if there is no such request.
+    /// Returns the progress of the request `number`; `None` if there was no such request, or if it is no longer stored.
     pub(crate) fn progress(&self, number: u64) -> Option<DemandProgress> {
         let demand = self.latest.iter().find(|demand| demand.number == number)?;
         Some(demand.progress)
     }
 
-    /// Returns the window that has yet to open.
+    /// Returns the requested window that has yet to open, if there is one.
     pub(crate) fn waiting(&self) -> Option<&Demand> {
         self.latest
             .iter()
@@ -131,7 +131,7 @@ impl Demands {
         }
     }
 
-    /// Stores if a window that has not closed yet has its own condition.
+    /// Updates [`HAS_CONDITION`] after a window or its progress has changed.
     fn note_conditions(&self) {
         let has_one = |demand: &Demand| demand.is_due() && demand.condition.is_some();
         HAS_CONDITION.store(self.latest.iter().any(has_one), Ordering::Relaxed);

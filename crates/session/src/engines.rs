@@ -127,8 +127,9 @@ pub(crate) fn forget_imports() {
     }
 }
 
-/// Returns the number of times that a module of an engine was imported, or its library found, whose step function is
-/// awaited ([`Engine::is_awaited`]). Returns 0 if there is no such engine in the process.
+/// Considers only engines whose step function is awaited ([`Engine::is_awaited`]). Returns the number of imports of
+/// their modules, plus 1 if the library of such an engine was found. Returns 0 if there is no such engine in the
+/// process.
 pub(crate) fn imports() -> u32 {
     let is_native = FOUND.get().is_some_and(|found| found.engine.is_awaited());
     IMPORTS.load(Ordering::Relaxed) + u32::from(is_native)

@@ -50,8 +50,8 @@ pub(crate) fn memory() -> Memory {
     }
 }
 
-/// Returns the number of imports of engines' modules whose step function is awaited. With the rule `auto:inner`, no
-/// engine's function is used, so none is awaited.
+/// Returns the number of imports ([`engines::imports`]) of engines whose step function is awaited. Returns 0 unless the
+/// rule is `auto`: with `auto:inner`, no engine's step function is used, so none is awaited.
 fn engine_imports() -> u32 {
     match crate::activity::settings().map(|settings| &settings.step) {
         Some(Step::Auto) => engines::imports(),
@@ -101,7 +101,7 @@ pub(crate) fn log_engine(found: &DetectedEngine) {
     log::once!(Info, "auto: {engine} is known, iteration = {step}");
 }
 
-/// Logs that `window`, which was requested, waits for the first call of an engine's step function.
+/// Logs that the requested window `window` waits for the first call of an engine's step function.
 pub(crate) fn log_awaited(window: IterationRange, found: &DetectedEngine) {
     let (engine, step) = (found.engine.name, &found.step);
     log::say!(

@@ -186,7 +186,8 @@ impl SessionState {
         next.max(self.turn.target().next())
     }
 
-    /// Returns true if no iterations are counted before the first call of a known engine's step function.
+    /// Returns true while no iterations are counted because the first call of a known engine's step function is
+    /// awaited.
     fn awaits_engine(&self) -> bool {
         self.counter.learnt() == Some(Learnt::AwaitsEngine)
     }
@@ -400,14 +401,14 @@ pub fn status() -> Option<ProcessStatus> {
     Some(status)
 }
 
-/// Returns the progress of the window on demand with request number `number`; `None` if there is no such window, or no
-/// session.
+/// Returns the progress of the window on demand with request number `number`; `None` if there was no such window, if it
+/// is no longer stored, if there is no session, or if the session's state could not be locked in time.
 pub fn progress(number: u64) -> Option<DemandProgress> {
     let guard = lock()?;
     guard.as_ref()?.demands.progress(number)
 }
 
-/// Returns the first iteration of the open window, if one is open.
+/// Returns the number of the first iteration of the open window; `None` if no window is open.
 pub fn open_window() -> Option<u64> {
     let guard = lock()?;
     Some(guard.as_ref()?.schedule.open()?.window.first)

@@ -429,7 +429,7 @@ impl SessionState {
 
 impl SessionState {
     /// Returns the requested window that is open or, if no window is open, the one that has yet to open. Returns `None`
-    /// if another window is open, such as a planned one.
+    /// if there is no such window, or if another window is open, such as a planned one.
     pub(crate) fn due(&self) -> Option<&Demand> {
         match self.schedule.open() {
             Some(open) => self.demands.due(open.asked).filter(|_| open.on_demand),
@@ -437,8 +437,9 @@ impl SessionState {
         }
     }
 
-    /// Returns the requested window whose condition decides if `iteration` counts, like [`SessionState::due`]. If the
-    /// open window ends before `iteration`, this is the window that may open with `iteration`.
+    /// Returns the requested window whose condition decides if `iteration` counts. If no window is open, or if the open
+    /// one ends before `iteration`, this is the requested window that may open with `iteration`, if there is one.
+    /// Otherwise returns the same window as [`SessionState::due`].
     pub(crate) fn due_at(&self, iteration: u64) -> Option<&Demand> {
         let is_over = |open: Taken| open.window.last.is_some_and(|last| last < iteration);
         let next = self.demands.waiting();

@@ -99,8 +99,8 @@ pub trait Sink: Sync {
     /// Returns true if something has to be started or stopped at `point` although no window opens or closes there,
     /// such as the recording of kernels.
     fn has_edge_at(&self, point: Point) -> bool;
-    /// Returns true if work was left out when a window closed, and is to be done at the next iteration. As long as this
-    /// is so, [`Sink::has_edge_at`] returns true at the beginning of each iteration.
+    /// Returns true if work was left out when a window closed, and has to be done when an iteration begins. Until this
+    /// work is done, [`Sink::has_edge_at`] returns true at the beginning of each iteration.
     fn is_behind(&self) -> bool {
         false
     }

@@ -29,9 +29,10 @@ pub(crate) const MAX_THREADS: usize = 8;
 pub(crate) const MAX_OTHERS: usize = 24;
 /// The index of the process's main thread in the table of open files.
 pub(crate) const MAIN_THREAD: usize = MAX_THREADS + MAX_OTHERS;
-/// The index of the first thread that runs an event loop in the table of open files. The entries of the others follow.
+/// In the table of open files, the index of the first thread that runs an event loop. The other such threads have the
+/// next indices.
 pub(crate) const LOOP_THREADS: usize = MAIN_THREAD + 1;
-/// The most threads that run an event loop and are sampled.
+/// The most threads with an event loop that are sampled at a time.
 pub(crate) const MAX_LOOPS: usize = 2;
 const PLACES: usize = LOOP_THREADS + MAX_LOOPS;
 /// The share of descriptors that all files except those of the followed threads leave to the host, as a divisor. With

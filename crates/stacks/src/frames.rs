@@ -1,4 +1,5 @@
-//! The frames of all sampled stacks, as a tree. Each frame is written to the record once.
+//! Tables of the frames of sampled stacks. Each table is a tree: a frame refers to its caller's frame. A table writes a
+//! frame to the record when the frame is first used, and again after the table was emptied.
 
 use core::hash::BuildHasherDefault;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -8,13 +9,14 @@ use tllmprof_platform::lifecycle;
 use tllmprof_python::stacks::OfAddress;
 use tllmprof_recorder::{self as recorder, Event, NO_STRING, StringId, What};
 
-/// The most frames that the table stores. When it is full, it is emptied, so that frames are written again with new ids.
+/// The most frames that the table stores. A full table is emptied. Its frames are written again, with new ids, when
+/// they are used again.
 const MAX_FRAMES: usize = 1 << 16;
-/// The most frames of whole stacks that a table writes for one window (a recorded interval), and before the first
-/// window. Deep stacks that always differ, such as those of a compiler, would otherwise fill the record. Of further
-/// stacks with new frames, only the innermost function is written.
+/// The most frames of whole stacks that a table writes from the opening of one window (a recorded interval) to that of
+/// the next, and before the first window. Deep stacks that always differ, such as those of a compiler, would otherwise
+/// fill the record. Of further stacks with new frames, only the innermost function is written.
 const MAX_WRITTEN: u32 = 1 << 19;
-/// The most functions that a table writes without their callers, in addition to [`MAX_WRITTEN`] frames.
+/// The most frames without callers that a table writes in the same period, in addition to [`MAX_WRITTEN`] frames.
 const MAX_WITHOUT_CALLERS: u32 = 1 << 16;
 /// Number of ids in each of the two halves of the range of frame ids. The ids of a half are reused when the record
 /// has overwritten all windows (recorded intervals) in which they occurred.
@@ -37,16 +39,16 @@ lifecycle::global! {
 #[derive(Default)]
 pub(crate) struct Frames {
     known: HashMap<u64, u32, BuildHasherDefault<OfAddress>>,
-    /// Number of frames that this table has written since a window opened last.
+    /// Number of frames that this table has written since the latest window opened.
     written: u32,
     /// Number of windows that had opened when `written` was last reset.
     windows: u64,
 }
 
 impl Frames {
-    /// Returns the frame id of the innermost function in `functions`, which lists the outermost function first. If too
-    /// many frames were written, the frame may have no callers. Returns 0 if `functions` is empty, if one of them is 0
-    /// (no string), or if no frame can be added.
+    /// Returns the frame id of the innermost function in `functions`, which lists the outermost function first. If
+    /// [`MAX_WRITTEN`] frames were written, a new frame has no callers. Returns 0 if `functions` is empty, if a
+    /// function whose frame would be needed is 0 (no string), or if no frame can be added.
     pub(crate) fn innermost(&mut self, mut functions: impl Iterator<Item = StringId>) -> u32 {
         let mut parent = 0;
         while let Some(name) = functions.next() {
@@ -61,7 +63,7 @@ impl Frames {
         parent
     }
 
-    /// Returns the id of a frame that has no callers. Returns 0 if `name` is 0 (no string), or if no frame can be added.
+    /// Returns the id of a frame that has no callers. Returns 0 if `name` is 0 (no string) or if no frame can be added.
     fn without_callers(&mut self, name: StringId) -> u32 {
         match name {
             NO_STRING => 0,
@@ -69,7 +71,8 @@ impl Frames {
         }
     }
 
-    /// Returns the id of a frame. Returns `None` if the frame is new and `most` frames were written for this window.
+    /// Returns the id of a frame. Returns `None` if the frame is new and `most` frames were written since the latest
+    /// window opened, or if no id is free.
     fn id(&mut self, parent: u32, name: StringId, most: u32) -> Option<u32> {
         let key = u64::from(parent) << 32 | u64::from(name);
         if let Some(id) = self.known.get(&key) {
@@ -175,7 +178,7 @@ mod tests {
         let _alone = alone();
         let mut frames = Frames::default();
         fill(&mut frames);
-        // A window has opened since, because the number of windows is another one.
+        // The stored number of windows differs from the current one, as if a window had opened since.
         frames.windows += 1;
         let outer = frames.innermost([11].into_iter());
         assert_eq!(frames.innermost([11, 3].into_iter()), outer + 1);

@@ -11,10 +11,10 @@
 //!                                      └──▶ modules: which function is at an address?
 //! ```
 //!
-//! A thread of the library ([`sampler`]) reads the stacks of other threads at random intervals. It
-//! takes no lock of the program, sends no signal and stops no thread. The threads that make steps
-//! or launch work add themselves to the table of followed threads ([`followed`]). Threads that run an event loop
-//! (asyncio, uvloop) are sampled, too ([`loops`]).
+//! A thread of the library ([`sampler`]) reads the stacks of other threads at random intervals. It takes no lock of the
+//! program, sends no signal and stops no thread. The threads that make steps or launch work add themselves to the table
+//! of followed threads ([`followed`]). Threads that run an event loop (asyncio, uvloop) are sampled as well
+//! ([`loops`]).
 
 mod asleep;
 #[cfg(test)]

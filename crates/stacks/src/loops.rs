@@ -1,8 +1,9 @@
-//! The threads that run an event loop of Python (asyncio, uvloop), and make no steps themselves. In a server, requests
-//! arrive and answers leave on such a thread. If one of its callbacks runs for long, the steps may wait for it.
+//! The threads that run an event loop of Python (asyncio, uvloop), and neither make steps nor launch work themselves. A
+//! server receives requests and sends responses on such a thread. If a callback of the loop runs for long, the steps
+//! may wait for it.
 //!
-//! No function of the event loop is hooked. The sampling thread searches the interpreter's threads when sampling starts,
-//! and then at intervals, for a function that runs an event loop.
+//! No function of the event loop is hooked. Instead, the sampling thread searches the stacks of the interpreter's
+//! threads for a function that runs an event loop: first when sampling starts, and then at intervals.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -22,15 +23,15 @@ const MIN_INTERVAL_RATIO: u32 = 200;
 #[derive(Default)]
 pub(crate) struct LoopThreads {
     search: LoopSearch,
-    /// The index is that of the thread's files, counted from [`LOOP_THREADS`].
+    /// The thread's index here, plus [`LOOP_THREADS`], is its index in the table of open files.
     threads: [Option<EventLoop>; MAX_LOOPS],
     /// The earliest time of the next search; `None` before the first one.
     next: Option<Instant>,
 }
 
 impl LoopThreads {
-    /// Returns the threads that run an event loop, and searches for them if it is time to. `process` is the id of this
-    /// process. A thread for which `is_followed` returns true is left out, because it is sampled anyway.
+    /// Returns the threads that run an event loop. First searches for them if a search is due. `process` is the id of
+    /// this process. A thread for whose kernel ID `is_followed` returns true is left out, because it is sampled anyway.
     pub(crate) fn look(
         &mut self,
         process: i32,
@@ -60,26 +61,26 @@ impl LoopThreads {
         })
     }
 
-    /// Returns true if the thread with the id `number` runs an event loop.
+    /// Returns true if the thread with the id `number` is stored as one that runs an event loop.
     pub(crate) fn has_thread(&self, number: i32) -> bool {
         let mut threads = self.threads.iter().flatten();
         threads.any(|thread| thread.number == number)
     }
 
-    /// Forgets the thread with the id `number`, because it is followed now. Returns true if it was known.
+    /// Removes the thread with the id `number`, because it is followed now. Returns true if the thread was stored.
     pub(crate) fn give_up(&mut self, number: i32) -> bool {
         let is_it = |known: &Option<EventLoop>| known.is_some_and(|known| known.number == number);
         let place = self.threads.iter().position(is_it);
         place.inspect(|place| self.remove(*place)).is_some()
     }
 
-    /// Forgets a thread, because it has ended.
+    /// Removes a thread that has ended or can no longer be sampled.
     pub(crate) fn forget(&mut self, thread: Followed) {
         self.remove(thread.place - LOOP_THREADS);
     }
 
-    /// Adds threads that a search has found. A thread that the search has not found stays: its stack may have changed
-    /// while it was read, or its event loop may start again.
+    /// Adds threads that a search has found, as long as there is room. A stored thread that the search has not found
+    /// stays stored: its stack may have changed while it was read, or its event loop may start again.
     fn add(&mut self, found: &[EventLoop]) {
         for thread in found {
             let is_it = |known: &Option<EventLoop>| {

@@ -386,8 +386,9 @@ impl SamplingThread {
         }
     }
 
-    /// Samples each followed thread once. Returns false if no followed thread is left, or if the interpreter's stacks
-    /// cannot be read and native stacks are not sampled.
+    /// Samples each followed thread once, and then the threads that run an event loop and the other threads. Returns
+    /// false if no followed thread is left, or if the interpreter's stacks cannot be read and native stacks are not
+    /// sampled.
     fn sample(&mut self) -> bool {
         self.take_native();
         self.waiting.clear();
@@ -400,7 +401,8 @@ impl SamplingThread {
         let mut is_anybody_left = false;
         for thread in followed::all() {
             if self.loops.give_up(thread.number) {
-                // The data about a thread that only runs an event loop has no ring buffer for native stacks.
+                // Until now this thread only ran an event loop, so its data has no ring buffer for native stacks. The
+                // data is created again.
                 self.threads.retain(|known| known.number != thread.number);
             }
             let is_left = self.sample_one(&interpreter, thread);
@@ -743,8 +745,8 @@ impl SamplingThread {
 
 /// Opens the ring buffer for a thread's native stacks, if these are requested and the kernel allows it. If the kernel
 /// refuses native stacks of any thread, no more native stacks are requested in this process. After another failure for
-/// a followed thread, only the native stacks of this thread are missing. Threads that run an event loop have no native
-/// stacks, because each interrupts its thread.
+/// a followed thread, only the native stacks of this thread are missing. No native stacks are taken of threads that
+/// only run an event loop, because each native stack interrupts the thread.
 fn open_native(thread: Followed, period: u64) -> Option<Ring> {
     if !takes_native() || thread.place >= LOOP_THREADS {
         return None;

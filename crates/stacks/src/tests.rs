@@ -310,7 +310,8 @@ mod frame_pointers {
         "tllmprof_jumps_to_sleep:",
         ".cfi_startproc",
         "nop",
-        // The code of `jmp` with a distance of four bytes, which assemblers shorten if the function is near.
+        // The code of `jmp` with a distance of four bytes. For a near function, an assembler would use the shorter
+        // `jmp` with a distance of one byte.
         ".byte 0xe9",
         ".long tllmprof_sleeps_by_frame_pointer - . - 4",
         ".cfi_endproc",

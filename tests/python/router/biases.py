@@ -48,7 +48,7 @@ assert (bias.tolist(), later.tolist()) == ([0, 0, 0], [4])
 router.switch(False, True)
 assert (bias.tolist(), later.tolist()) == ([0, 5, 0], [4])
 
-# A switch back that was skipped is made up for.
+# If a switch back was skipped, the next switch back restores the biases.
 router.switch(True, True)
 assert bias.tolist() == [0, 0, 0]
 skip(False)

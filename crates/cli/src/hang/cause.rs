@@ -89,7 +89,8 @@ impl StuckCause {
     }
 
     /// Adds to the text the host function that a thread of the CUDA driver runs, if there is such a thread and the rank
-    /// waits for the GPU. If the main thread does not sleep in a system call, the rank may wait for the GPU in a loop.
+    /// waits for the GPU or may do so. A main thread that is not known to sleep in a system call may wait for the GPU
+    /// in a loop.
     fn with_host_function(mut self, rank: &RankState) -> Self {
         let may_wait = matches!(
             self.kind,

@@ -360,7 +360,7 @@ fn waiting_for_gpu(
     let others = part.iter().copied().filter(|one| !waiting.contains(one));
     let others = others.collect::<Vec<_>>();
     // If the GPU of a rank waits for a function on the host, the GPUs of the other ranks wait for that rank. So the
-    // verdict names the host function of that rank.
+    // verdict names the host function of that rank, even if the rank's main thread was not seen to wait for the GPU.
     let in_host_function = causes.iter().find(|(_, cause)| cause.is_host_function);
     let is_unexplained = in_host_function.is_none();
     let mut odd =

@@ -201,9 +201,9 @@ fn system_calls(pid: u64, before: &CpuTimes) -> BTreeMap<u32, SystemCallState> {
 }
 
 /// Reads the threads of a process into `rank`, and the stacks of its main thread and of the threads for which the main
-/// thread waits. If the main thread waits for the GPU, or may do so in a loop, also reads the stacks of the CUDA
-/// driver's threads. `before` is the processor time of each thread when the process was first read. If the process's
-/// memory cannot be read, returns the reason.
+/// thread waits. If the main thread waits for the GPU, or is not known to sleep in a system call and so may wait in a
+/// loop, also reads the stacks of the CUDA driver's threads. `before` is the processor time of each thread when the
+/// process was first read. If the process's memory cannot be read, returns the reason.
 pub(crate) fn look(
     pid: u64,
     before: &CpuTimes,
@@ -267,8 +267,9 @@ pub(crate) fn look(
 
 /// Reads the stacks of the threads that the CUDA driver has started. These threads run the host functions of streams
 /// and graphs, for which the GPU waits. A thread of the driver is recognized by the modules of the functions on its
-/// stack. So the native stacks of all sleeping threads are read, up to a limit. The newest threads, which have the
-/// highest ids, come first, because the driver may start a thread only when a program enqueues a host function.
+/// stack. So the native stacks of all sleeping threads are read, up to a limit. The newest threads, which usually have
+/// the highest ids, are read first: the driver may start such a thread as late as when the program enqueues a host
+/// function. Python functions are read only for threads that run a host function.
 fn read_stacks_of_drivers_threads(
     pid: u64,
     view: &ProcessView,

@@ -210,7 +210,7 @@ impl ProcessThread {
     /// Returns a description of the program's function that the CUDA driver runs on this thread as a host function of a
     /// stream or graph, such as `the host function f (server)`. If the function has called Python code, the description
     /// names the Python function in which the thread is. `None` if the driver runs no function on this thread, or only
-    /// functions of system libraries and of CUDA.
+    /// functions of system libraries, CUDA and the NVIDIA driver.
     pub(crate) fn host_function(&self) -> Option<String> {
         let is_own = |module: &str| !is_system(module) && !is_cuda(module);
         let called = self.native.iter().rposition(|(_, module)| is_own(module))?;
@@ -224,7 +224,8 @@ impl ProcessThread {
         if let Some(function) = self.function().filter(|_| !self.python.is_empty()) {
             return Some(format!("the host function {function}"));
         }
-        // A callback of a Python program begins in libffi, which calls the function that matters.
+        // The driver calls a Python callback (`ctypes`) through libffi. The function that libffi calls is named
+        // instead.
         let mut named = inner.iter().rev();
         let named = named.find(|(_, module)| !module.starts_with("libffi."));
         let (name, module) = named.unwrap_or(&self.native[called]);
@@ -267,8 +268,8 @@ fn is_system(module: &str) -> bool {
     SYSTEM.iter().any(|name| module.starts_with(name))
 }
 
-/// Returns true if `module` is the file name of a library of CUDA through which the driver may call the program's host
-/// functions.
+/// Returns true if `module` is the file name of a library of CUDA or of the NVIDIA driver that may be on the stacks of
+/// the driver's threads. The functions of these libraries are not the program's.
 fn is_cuda(module: &str) -> bool {
     const CUDA: [&str; 5] = [
         "libcuda.so",

@@ -931,7 +931,8 @@ fn a_host_function_is_named_by_what_is_known_of_it() {
         };
         judged(&ranks).3
     };
-    // The runtime calls the program's function for `cudaStreamAddCallback`, and the stack may end in the driver.
+    // After `cudaStreamAddCallback`, the CUDA runtime calls the program's function. The callers of the driver's
+    // function may be missing on the stack.
     let text = named(
         &[
             ("pause", "libc.so.6"),
@@ -957,7 +958,7 @@ fn a_host_function_is_named_by_what_is_known_of_it() {
     assert!(text.contains(expected), "{text}");
     let text = named(&[("", "libhost.so"), ("", driver)], &[], false);
     assert!(text.contains("waits for a host function of libhost.so, which"));
-    // Libraries of the driver run on its threads, too.
+    // A library of the NVIDIA driver also runs on the driver's threads. Its functions are no host functions.
     let text = named(
         &[("", "libnvidia-ptxjitcompiler.so.1"), ("", driver)],
         &[],

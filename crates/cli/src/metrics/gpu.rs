@@ -112,8 +112,8 @@ impl<'nvml> Gpu<'nvml> {
     }
 
     /// Returns the GPU's power limits, in the form of [`Info::GpuPowerLimit`](tllmprof_record::Info::GpuPowerLimit).
-    /// `None` if NVML does not report the limit that the driver enforces. Also `None` for a divided GPU (MIG), whose
-    /// limit is that of all parts together.
+    /// `None` if NVML does not report the limit that the driver enforces. Also `None` for a part of a divided GPU
+    /// (MIG), because the limit applies to all parts together.
     pub(crate) fn power_limit(&self) -> Option<String> {
         if self.is_divided {
             return None;

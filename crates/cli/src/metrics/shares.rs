@@ -99,9 +99,9 @@ impl GpuShares {
 }
 
 /// Returns the owner of each process that the driver lists. In a container the driver may list processes by their ids
-/// on the host. These ids say nothing about the processes of this PID namespace, so the owners are then unknown. The
-/// number of the run's processes does not help: some of them may not use this GPU, and processes of the same job that
-/// this command did not start are not among them.
+/// on the host. These ids do not identify processes of this PID namespace, so the owners are then unknown. The number
+/// of listed processes does not reveal the owners either: some of the run's processes may not use this GPU, and
+/// processes of the same job that this command did not start may use it.
 fn owners(
     listed: &[ListedProcess],
     is_host: bool,

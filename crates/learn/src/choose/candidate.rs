@@ -28,7 +28,7 @@ const MIN_DURATION: u64 = 3_000_000_000;
 const MIN_SURE: u64 = 8;
 /// Minimum share of periods (intervals between two occurrences of the call site) with about the usual work, in
 /// thousandths, before a choice counts as reliable. In recorded programs at least 85 % of the true iterations have the
-/// usual work. A pattern with a smaller share is usually part of a warm-up.
+/// usual work. A pattern with a share below this minimum usually belongs to a warm-up.
 const MIN_AGREEING_TO_RELY: u32 = 667;
 /// If at least one in this number of intervals has clearly more work than usual, the call site is considered missing in
 /// many steps: two steps without the call site between them seem to be one interval.
@@ -57,8 +57,8 @@ pub(super) struct Candidate {
     /// Number of odd intervals: intervals whose work differs clearly from the median (see `usual`). An interval in
     /// which the program launched kernels in place of the usual graphs does not count.
     pub odd: u32,
-    /// Number of odd intervals with graph launches. A program that runs some steps as a graph and the others without
-    /// one has many of them, although all its steps are alike.
+    /// Number of odd intervals with graph launches. A program that runs some of its steps as graphs has many such
+    /// intervals, although all its steps do the same work.
     pub odd_with_graphs: u32,
     /// Number of odd intervals with less work than the median. They arise if an additional occurrence of the call site
     /// splits an interval.
@@ -132,7 +132,8 @@ impl Candidate {
         .min(explained.max((MIN_OUTER + 1).saturating_sub(self.long)))
     }
 
-    /// Returns true if enough intervals have about the usual work that the choice may count as reliable.
+    /// Returns true if so many intervals have about the usual work that the choice may count as reliable. Odd intervals
+    /// with graph launches do not count against the choice.
     pub(crate) fn has_agreement(&self) -> bool {
         let periods = self.count.saturating_sub(1);
         let unlike = self.odd.saturating_sub(self.odd_with_graphs);

@@ -124,8 +124,8 @@ pub struct Learner {
     /// True if a window (a recorded interval) has opened. From then on the learner must not reinterpret iterations as
     /// parts of longer ones.
     relied_on: bool,
-    /// True if a window has opened by a learnt rule. From then on a rule stays reliable as long as its call site
-    /// recurs.
+    /// True if a window has opened by a learnt rule. From then on a reliable rule stays reliable as long as its call
+    /// site recurs, even if fewer of its periods have the usual work.
     keeps_reliance: bool,
     /// True if iterations may turn out to be parts of longer iterations.
     suspects_parts: bool,
@@ -299,8 +299,8 @@ impl Learner {
             .rest(self.counts_passes() || self.rule.is_pass());
     }
 
-    /// Called when a window (a recorded interval) has opened by the rule. From then on, the rule stays reliable as long
-    /// as its call site recurs.
+    /// Called when a window (a recorded interval) opens by the rule. From then on, the rule stays reliable as long as
+    /// its call site recurs, even if fewer of its periods have the usual work.
     pub fn keep_reliance(&mut self) {
         self.keeps_reliance = true;
     }

@@ -240,7 +240,8 @@ impl Learner {
                 self.periods.rest(self.counts_passes());
             }
         } else if !is_sure && !self.keeps_reliance && !choice.has_agreement {
-            // The iterations so far stay counted, but no window opens by this rule until its periods agree again.
+            // The iterations so far stay counted, but no window opens by this rule until enough of its periods have
+            // about the usual work again.
             self.understood = false;
             self.confirmed = self.closed;
         }

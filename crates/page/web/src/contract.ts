@@ -731,9 +731,9 @@ export interface GpuState {
     power_limit_w: number | null;
     /** The board's default power limit; `null` if it is not known. Unit: watts. */
     default_power_limit_w: number | null;
-    /** The time in which heat, the hardware, or a power limit below the board's default lowered the SM clock; `null` if the reasons for the clocks are not known. */
+    /** The time in which heat, the hardware or a power limit lowered the SM clock; `null` if the reasons for the clocks are not known. A power limit counts if it is below the board's default, or if one of the two is not known. */
     throttled: Throttled | null;
-    /** The time in which the GPU's power limit lowered the SM clock, if that limit is the board's default, is higher, or is not known to be lower; `null` if the reasons for the clocks are not known. */
+    /** The time in which the GPU's power limit lowered the SM clock, if that limit is the board's default or higher; `null` if the reasons for the clocks are not known. */
     power_limited: Throttled | null;
     /** The time at the start of a window in which the SM clock had not risen yet; `null` if it had, or if that is not known. */
     low_clock: LowClock | null;

@@ -9,7 +9,7 @@ use tllmprof_engines::{DUMMY_STEPS, is_step};
 
 use super::polled;
 use crate::object::Python;
-use crate::{gate, groups, rank};
+use crate::{closing, groups, rank};
 use tllmprof_capture::marks::Pushed;
 use tllmprof_capture::marks::RegisteredName;
 use tllmprof_recorder as recorder;
@@ -255,7 +255,7 @@ impl RequestedFunction {
         }
         let iteration = iteration.filter(|_| !self.outlives);
         if let Some(iteration) = self.over(iteration, goes_on, has_ended) {
-            gate::without_gil(py, || by_name::has_ended(iteration));
+            closing::without_gil(py, || by_name::has_ended(iteration));
         }
     }
 
@@ -319,7 +319,7 @@ impl RequestedFunction {
         } else {
             BatchFacts::default()
         };
-        let ends = gate::without_gil(py, || by_name::ask_with(Counted::Python, facts));
+        let ends = closing::without_gil(py, || by_name::ask_with(Counted::Python, facts));
         // From here on, a thread that opens or closes windows does not wait for this call any longer. This thread has
         // the GIL again, so nothing delays the Python function any more.
         tllmprof_session::goes_on();

@@ -13,8 +13,8 @@ use super::names::{OfAddress, name_of};
 use super::snapshot::Snapshot;
 use super::walk::{Target, Walked, Walker};
 
-/// The most code objects for which the search stores whether they run an event loop. If there are more, the search
-/// forgets all of them.
+/// The most code objects for which the search stores whether they run an event loop. If more are stored when a search
+/// begins, all of them are dropped.
 const MAX_CODES: usize = 1 << 14;
 
 /// The most functions of a stack that are searched, from the outermost one on. The functions that run a loop are near
@@ -24,7 +24,7 @@ const MAX_SEARCHED: usize = 32;
 /// A Python thread that runs an event loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EventLoop {
-    /// The kernel's ID of the thread.
+    /// The thread's kernel ID.
     pub number: i32,
     pub target: Target,
 }
@@ -39,7 +39,8 @@ pub struct LoopSearch {
 
 impl LoopSearch {
     /// Returns at most `most` threads that run an event loop. `process` is the id of this process. Threads for whose
-    /// kernel ID `is_skipped` returns true are left out. Stacks that change while they are read are left out, too.
+    /// kernel ID `is_skipped` returns true are left out. So are threads whose ID cannot be read, and threads whose
+    /// stack cannot be read or changes during the read.
     pub fn search(
         &mut self,
         process: i32,
@@ -69,7 +70,7 @@ impl LoopSearch {
     }
 
     fn runs_loop(&mut self, process: i32, ready: &Ready, target: Target) -> bool {
-        // The threads' stacks lie in different places, so a new walker is used for each.
+        // A walker keeps the addresses of one thread's stack, so each thread gets a new walker.
         let mut walker = Walker::default();
         let walked = walker.walk(process, &ready.layout, target);
         if walked != Ok(Walked::Stack) {

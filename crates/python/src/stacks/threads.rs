@@ -47,8 +47,9 @@ impl ThreadList {
         found
     }
 
-    /// Calls `act` with each thread of the list and its kernel ID, until `act` returns `Break`. The ID is `None` if it
-    /// cannot be read. Returns `None` if the list cannot be read to its end.
+    /// Calls `act` with each of the first [`MAX_THREADS`] threads of the list and its kernel ID, until `act` returns
+    /// `Break`. The ID is `None` if it cannot be read. Returns `None` if reading the list fails, or if it is not known
+    /// where this C library stores kernel IDs.
     pub(super) fn each(
         &self,
         layout: &Layout,

@@ -159,7 +159,7 @@ fn modules_and_references_are_had_for_as_long_as_they_are_held() {
             assert!(py.nothing().is_none());
             assert!(py.frame().is_none());
             assert_eq!(py.without_gil(|| 3), 3);
-            assert!(!crate::gate::without_gil(py, crate::entry::has_gil));
+            assert!(!crate::closing::without_gil(py, crate::entry::has_gil));
         });
         assert!(!host.without_gil(crate::entry::has_gil) && crate::entry::has_gil());
     });

@@ -83,8 +83,9 @@ impl Seen {
         }
         for (function, truth) in functions {
             let found = self.count(function) as f64 / all as f64;
-            // The allowed deviation is three percentage points for 2000 or more samples, and more for fewer samples. It
-            // includes the share of torn stacks, whose functions are unknown: stacks of short calls are torn more often.
+            // The allowed deviation has two parts. The first allows for chance: three percentage points for 2000 or
+            // more samples, and more for fewer samples. The second is the share of torn stacks, whose functions are
+            // unknown: stacks of short calls are torn more often.
             let by_chance = 0.03 * (2000.0 / all as f64).sqrt().max(1.0);
             let most = by_chance + self.torn();
             if (found - truth).abs() >= most {

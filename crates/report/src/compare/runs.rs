@@ -1,7 +1,7 @@
 //! Comparison of two sides of which at least one has several runs. Its confidence intervals express the variation from
 //! run to run, not the variation within a run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::pace::{IterationClass, Pace};
 use super::why::RankedCauses;
@@ -9,6 +9,7 @@ use super::{Comparison, ComparisonOptions, Outcome, ranks, slowest, which};
 use crate::kernels::compare as kernels;
 use crate::layers::compare as layers;
 use crate::ledger::compare as ledger;
+use crate::ledger::{LedgerKind, shown_causes};
 use crate::numbers::between;
 use crate::numbers::parts::PartChange;
 use crate::numbers::units::Count;
@@ -25,6 +26,9 @@ type Sides<'a> = [Vec<Run<'a>>; 2];
 
 /// For each side, the numbers of some of its runs, in ascending order.
 type RunNumbers = [Vec<usize>; 2];
+
+/// The causes of the host's time that have a row of their own, even in runs in which they are small.
+type WantedCauses<'a> = BTreeSet<(LedgerKind, &'a str)>;
 
 /// A run, represented by its slowest rank. Times are in nanoseconds.
 struct Run<'a> {
@@ -58,19 +62,19 @@ struct PartTable {
     /// Returns true if the run has the data of the table.
     has: fn(&Run<'_>) -> bool,
     /// Returns the time of a row in nanoseconds; `None` if the run does not have the row.
-    time: fn(&Run<'_>, &str) -> Option<f64>,
+    time: fn(&Run<'_>, &str, &WantedCauses<'_>) -> Option<f64>,
 }
 
 const KERNELS: PartTable = PartTable {
     name: "kernels",
     has: has_kernels,
-    time: |run, name| kernels::time(&run.process.kernels, name),
+    time: |run, name, _| kernels::time(&run.process.kernels, name),
 };
 
 const LAYERS: PartTable = PartTable {
     name: "layers",
     has: |run| run.process.layers.is_some() && has_kernels(run),
-    time: |run, name| {
+    time: |run, name, _| {
         let layers = run.process.layers.as_ref()?;
         layers::time(layers, run.process.kernels.steps(), name)
     },
@@ -95,16 +99,17 @@ fn has_kernels(run: &Run<'_>) -> bool {
 
 /// Returns the time of a row of the host's ledger, in nanoseconds; `None` if the ledger has no such row. The ledger is
 /// the table of the host's time by cause, and `name` is the cause.
-fn cause_time(run: &Run<'_>, name: &str) -> Option<f64> {
-    ledger::time(&run.process.ledger, name)
+fn cause_time(run: &Run<'_>, name: &str, wanted: &WantedCauses<'_>) -> Option<f64> {
+    ledger::time(&run.process.ledger, name, wanted)
 }
 
 impl Comparison {
     /// Compares two sides that each have one or several runs. Each run is a list of processes. The rows of the tables
     /// of kernels, layers and functions are chosen from one run of each side, the run with the median rate. The times
     /// in these rows are geometric means over all runs of the side. If only some runs of a side have iterations, the
-    /// other runs are left out, and a note says so. If only some runs have a quantity, a table or a row, the other runs
-    /// are left out of it, and a note says so.
+    /// other runs are left out, and a note says so. The measures are those that both chosen runs have. If other runs do
+    /// not have a measure, a table or a row, they are left out of it, and a note says so. If one of the chosen runs
+    /// does not have a table, the table is empty.
     ///
     /// # Panics
     /// If a side has no run.
@@ -145,10 +150,13 @@ impl Comparison {
         {
             found.causes = ledger::causes([base, other].map(|run| &run.process.ledger));
         }
+        let chosen = [runs[0][a].as_ref(), runs[1][b].as_ref()];
+        let chosen = chosen.into_iter().flatten().map(|run| run.process);
+        let wanted = shown_causes(chosen.map(|process| &process.ledger.host[..]));
         let middle = [base[a].0, other[b].0];
         let sides: Sides<'_> = runs.map(|side| side.into_iter().flatten().collect());
         found.compare_measures(&sides);
-        found.compare_parts(&sides, middle);
+        found.compare_parts(&sides, middle, &wanted);
         if !matches!(found.verdict, Outcome::NotComparable(..)) {
             let [base, other] = sides.each_ref().map(|side| {
                 let runs = side.iter();
@@ -197,8 +205,8 @@ impl Comparison {
 
     /// Replaces the figures in the tables of parts, which come from one run of each side, by figures from all runs that
     /// have them. Adds notes on the other runs. `middle` contains the numbers of the runs from which the rows were
-    /// chosen.
-    fn compare_parts(&mut self, sides: &Sides<'_>, middle: [usize; 2]) {
+    /// chosen, and `wanted` the causes that have a row in the ledgers of these runs.
+    fn compare_parts(&mut self, sides: &Sides<'_>, middle: [usize; 2], wanted: &WantedCauses<'_>) {
         for (parts, table) in [
             (&mut self.kernels, KERNELS),
             (&mut self.layers, LAYERS),
@@ -209,7 +217,7 @@ impl Comparison {
             let mut lacking = RunNumbers::default();
             for part in parts.iter_mut() {
                 let name = part.name.clone();
-                let (values, missing) = values(sides, |run| (table.time)(run, &name));
+                let (values, missing) = values(sides, |run| (table.time)(run, &name, wanted));
                 let is_compared = compare_part(part, &values);
                 let missing = [0, 1].map(|side| with_table(&sides[side], &missing[side], &table));
                 if is_compared && missing.iter().any(|side| !side.is_empty()) {

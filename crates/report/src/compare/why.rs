@@ -240,8 +240,8 @@ fn kernels(runs: &WeightedRuns<'_>) -> KernelAmounts {
     all
 }
 
-/// One list of a process's ledger: its rows, the causes without a row of their own, and the number of iterations that
-/// the list is based on.
+/// Returns one list of a process's ledger: its rows, the causes without a row of their own, and the number of
+/// iterations that the list is based on.
 fn list(view: CauseView, process: &Process) -> (&[LedgerRow], &[LedgerRow], u64) {
     let ledger = &process.ledger;
     match view {

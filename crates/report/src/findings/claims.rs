@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::copies;
 use super::evidence::Evidence;
 use super::ledger::code_waited_for;
-use crate::ledger::{Claim, IDLE, LedgerKind, LedgerRow, other_idle};
+use crate::ledger::{Claim, IDLE, LedgerKind, LedgerRow, is_wait_in_copy, other_idle};
 
 /// A description of the ledger rows whose time a rule's finding explains. A ledger lists the time
 /// of iterations by cause; explained rows are called claimed.
@@ -23,6 +24,9 @@ pub(crate) enum ClaimRule {
     /// Rows of GPU idle time during the host's copies. If kernels were not recorded, the rows of copies in the host's
     /// ledger instead, if these have the greater share of the time.
     Copies,
+    /// The rows of copies in the host's ledger. If the loss by large copies is longer, the waits for the GPU in copies,
+    /// too, which contain the transfers to the host: together at most that loss.
+    LongCopies,
     /// Rows of GPU idle time during the host code for which the GPU had to wait.
     Code,
     /// All rows of GPU idle time in the ledger.
@@ -90,11 +94,28 @@ impl ClaimRule {
             Self::AllIdle => idle().map(|of| row(LedgerSide::Gpu, of, of.ns)).collect(),
             Self::Idle(some) => idle_in(claims.rows(some)),
             Self::Copies
-                if one.kernels().is_some() || claims.share(Claim::Copy) > claims.copying() =>
+                if one.kernels().is_some()
+                    || claims.share(Claim::Copy) > claims.copying_without_waits() =>
             {
                 idle_in(claims.rows(&[Claim::Copy]))
             }
             Self::Copies => host(&[LedgerKind::Copy]),
+            Self::LongCopies => {
+                let mut rows: Vec<ClaimedRow> = host(&[LedgerKind::Copy]);
+                let claimed: u64 = rows.iter().map(|of| of.ns).sum();
+                let loss = match one.kernels() {
+                    Some(_) => (copies::long_loss(one) * claims.host as f64) as u64,
+                    None => 0,
+                };
+                let mut left = loss.saturating_sub(claimed);
+                let waits = ledger.host.iter();
+                for of in waits.filter(|of| is_wait_in_copy(&of.cause)) {
+                    let ns = of.ns.min(left);
+                    left -= ns;
+                    rows.extend((ns > 0).then(|| row(LedgerSide::Host, of, ns)));
+                }
+                rows
+            }
             Self::Code => idle_in(code_waited_for(one).rows),
         }
     }

@@ -15,12 +15,12 @@ use crate::numbers::units::{Count, Share, Time};
 /// Name of the finding `compilation`.
 pub(crate) const RULE: &str = "compilation";
 
-/// Minimum share of compilers in a stretch of time without known iterations, as a fraction. The stretch may contain a
-/// part of the program's start.
+/// Minimum share of the time in which code is loaded or compiled, as a fraction, in a stretch of time without known
+/// iterations. The stretch may contain a part of the program's start.
 const MIN_SPAN_SHARE: f64 = 0.2;
 
-/// Minimum share of compilation in the time, as a fraction, for the function in which most of the time is spent to count
-/// as the one that leads to the compiler.
+/// Minimum share of compilation in the time, as a fraction, for the function in which most of the time is spent to
+/// count as the one that leads to the compiler.
 const MIN_MOSTLY: f64 = 0.5;
 
 pub(super) fn when() -> String {
@@ -116,8 +116,8 @@ fn judge_span(one: &Evidence<'_>, recompiles: &Recompiles) -> Judgement {
 /// Returns the share of the time, as a fraction, in which calls or compilers load or compile code.
 fn compiling_share(one: &Evidence<'_>, recompiles: &Recompiles) -> f64 {
     let calls = one.worked_share(LedgerKind::Compilation);
-    // Compilers in Python make many of the calls that compile, and run native compilers. These shares overlap, so do not
-    // add them. Native compilers are not in calls.
+    // Samples in native compilers lie outside CUDA calls, so add these two shares. Compilers in Python make many of the
+    // calls that compile, and run native compilers, so their share overlaps with this sum.
     let native = calls + recompiles.native_share;
     native.max(recompiles.share).min(1.0)
 }
@@ -161,7 +161,8 @@ fn functions(one: &Evidence<'_>) -> String {
 /// compiler spends its time. If no sample lies in a known compiler, the text names the function of the program that the
 /// iterations for which `compiles` returns true have in addition to others, or the function that makes the calls which
 /// load or compile code. The text is empty if samples show no such function. If there are no other iterations, the
-/// function in which the iterations spend most of the time counts only if they compile for at least [`MIN_MOSTLY`] of it.
+/// function in which the iterations spend most of the time counts only if they compile for at least [`MIN_MOSTLY`] of
+/// it.
 fn called_in(
     one: &Evidence<'_>,
     recompiles: &Recompiles,

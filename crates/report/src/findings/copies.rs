@@ -14,14 +14,14 @@ use crate::numbers::units::{Bytes, Rate, Share};
 const MIN_COPIES: f64 = 8.0;
 /// Maximum mean size of the copies, in bytes, for the finding on small copies.
 const MAX_SMALL_COPY: u64 = 64 << 10;
-/// Minimum share of the time lost in copies, as a fraction, for the finding on small copies.
+/// Minimum share of the time, as a fraction, that is lost in copies, for the finding on small copies.
 const MIN_COPYING: f64 = 0.05;
 
 /// Minimum mean size of copies to the host, in bytes, for the assumption that their calls take long because of this
 /// size. Calls that make smaller copies to the host are assumed to wait for earlier work of the GPU.
 const MIN_LONG_COPY: u64 = 1 << 20;
 
-/// Minimum share of the time lost in copies, as a fraction, for the finding on few but large copies.
+/// Minimum share of the time, as a fraction, that is lost in copies, for the finding on few but long copies.
 const MIN_LONG_COPYING: f64 = 0.1;
 
 /// Words for the evidence if the GPU's idle time during copies is unknown, so that the loss is an upper limit.
@@ -47,7 +47,8 @@ pub(crate) fn small(one: &Evidence<'_>) -> Judgement {
     let claims = &one.process.ledger.details.claims;
     let idle = claims.share(Claim::Copy);
     // Without recorded kernels, GPU idle time within an iteration's GPU span is unknown.
-    let is_known = idle > share || count > 0.0 && one.kernels().is_some();
+    let unwaited = claims.copying_without_waits();
+    let is_known = idle > unwaited || count > 0.0 && one.kernels().is_some();
     let (lost, evidence) = match is_known {
         true => {
             let evidence = format!(
@@ -57,7 +58,7 @@ pub(crate) fn small(one: &Evidence<'_>) -> Judgement {
             );
             (idle, evidence)
         }
-        false => (share, evidence),
+        false => (unwaited, evidence + &waits(share, unwaited)),
     };
     let is_small = size.is_none_or(|size| size < MAX_SMALL_COPY);
     match count >= MIN_COPIES && lost >= MIN_COPYING && is_small {
@@ -89,12 +90,14 @@ pub(crate) fn long(one: &Evidence<'_>) -> Judgement {
     if one.kernels().is_none() {
         // A copy to the host waits for earlier work of the GPU. Without recorded kernels, that wait cannot be
         // distinguished from the copying.
-        return match one.copies_to_device() {
-            true => Judgement::yes(evidence + NOT_KNOWN, share),
+        let unwaited = one.process.ledger.details.claims.copying_without_waits();
+        let evidence = evidence + &waits(share, unwaited);
+        return match one.copies_to_device() && unwaited >= MIN_LONG_COPYING {
+            true => Judgement::yes(evidence + NOT_KNOWN, unwaited),
             false => Judgement::Unknown(evidence),
         };
     }
-    let lost = lost_in_long(one).min(share);
+    let lost = long_loss(one);
     let evidence = format!(
         "{evidence}; meanwhile the GPU has nothing to do, or only copies, {} of the time",
         Share(lost)
@@ -105,9 +108,26 @@ pub(crate) fn long(one: &Evidence<'_>) -> Judgement {
     }
 }
 
+/// Returns words for the part of the copies' time in which they wait for the GPU; empty if no such time is known. `share`
+/// and `unwaited` are the copies' shares of the host's time with and without these waits, as fractions.
+fn waits(share: f64, unwaited: f64) -> String {
+    match unwaited < share {
+        true => format!(
+            "; for {} of the time they wait for the GPU or for their transfer",
+            Share(share - unwaited)
+        ),
+        false => String::new(),
+    }
+}
+
+/// Returns the loss by few but large copies, as a fraction of the time, if kernels were recorded.
+pub(super) fn long_loss(one: &Evidence<'_>) -> f64 {
+    lost_in_long(one).min(one.process.ledger.details.claims.copying())
+}
+
 /// Returns the share of the time, as a fraction, in which calls copy and the GPU meanwhile runs no kernel: it is idle,
-/// or it makes only these copies. Calls that make small copies to the host are left out: they are slow because they
-/// wait for earlier work of the GPU, and not because of the copies.
+/// or it makes only these copies. Calls that make small copies to the host, or in a direction that is not known, are
+/// left out: they are slow because they wait for earlier work of the GPU, and not because of the copies.
 fn lost_in_long(one: &Evidence<'_>) -> f64 {
     let (mut in_calls, mut transfers) = (0.0, 0.0);
     for direction in [Direction::ToDevice, Direction::ToHost, Direction::Other] {

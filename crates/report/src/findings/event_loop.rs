@@ -1,5 +1,5 @@
-//! The findings `event-loop` and `late-answers`: the event loop of a server (asyncio, uvloop) runs callbacks for long, so
-//! that requests and answers wait. The steps wait for it, or only the answers are late.
+//! The findings `event-loop` and `late-answers`: the event loop of a server (asyncio, uvloop) runs callbacks for long,
+//! so that requests and answers wait. The steps wait for it, or only the answers are late.
 
 use tllmprof_record::ThreadState;
 
@@ -20,13 +20,13 @@ const MIN_BLOCKED: f64 = 0.1;
 /// in all of the step's thread's time (`MIN_WAITS_OF_ALL`), as fractions, for the finding `event-loop`.
 const MIN_WAITS: f64 = 0.25;
 const MIN_WAITS_OF_ALL: f64 = 0.05;
-/// Minimum share of waits for requests in the time, as a fraction, for the GPU to have nothing to do although it is busy
-/// in the rest of the time.
+/// Minimum share of the time, as a fraction, in which the steps wait for requests. If it is reached, the GPU has
+/// nothing to do for a part of the time, even if its share of busy time is at least [`MIN_BUSY`].
 const MIN_REQUESTS: f64 = 0.05;
 /// Minimum number of samples of the event loop's thread.
 const MIN_SAMPLES: u64 = 100;
-/// Minimum number of times that the loop is seen to end a callback. A program that serves no requests may do all its work
-/// in one callback, as `asyncio.run(main())` or a notebook does.
+/// Minimum number of times that the loop is seen to end a callback. A program that serves no requests may do all its
+/// work in one callback, as `asyncio.run(main())` or a notebook does.
 const MIN_TURNS: u64 = 3;
 /// Minimum loss that is stated, as a fraction.
 const MIN_LOSS: f64 = 0.005;
@@ -35,8 +35,8 @@ const MIN_GIL: f64 = 0.1;
 
 pub(super) fn blocked_when() -> String {
     format!(
-        "{}; meanwhile the step's thread waits for work in over {} of the samples, and that is over {} of its time; the GPU \
-         is busy under {} of the time, or the steps wait for requests over {} of it",
+        "{}; meanwhile the step's thread waits for work or another event in over {} of the samples, and that is over {} of its \
+         time; the GPU is busy under {} of the time, or the steps wait for requests over {} of it",
         hit_when(),
         Share(MIN_WAITS),
         Share(MIN_WAITS_OF_ALL),
@@ -67,8 +67,8 @@ fn hit_when() -> String {
 pub(super) fn blocked(one: &Evidence<'_>) -> Judgement {
     let found = match find_loop(one) {
         Ok(found) => found,
-        // Without stack samples, waits of the steps' threads are sleeps and waits for requests. If there are hardly any,
-        // the steps do not wait for an event loop.
+        // Without stack samples, waits of the steps' threads are sleeps and waits for requests. If there are hardly
+        // any, the steps do not wait for an event loop.
         Err(Judgement::Unknown(why)) => {
             return match (ledger::blocked(one), ledger::requests(one)) {
                 (Judgement::No(evidence), Judgement::No(_)) => Judgement::No(evidence),
@@ -158,8 +158,8 @@ fn is_hit(found: &LoopThread) -> bool {
     found.blocked >= MIN_BLOCKED || found.is_saturated()
 }
 
-/// Returns true if the step's thread waits for work while the event loop is blocked, and the GPU has nothing to do for a
-/// part of the time.
+/// Returns true if the step's thread waits for work while the event loop is blocked, and the GPU has nothing to do for
+/// a part of the time. If it is not known how long the GPU is busy, only the waits decide.
 fn do_steps_wait(one: &Evidence<'_>, found: &LoopThread) -> bool {
     let is_idle = || {
         one.process.ledger.host_share(LedgerKind::Requests) >= MIN_REQUESTS
@@ -219,7 +219,7 @@ fn thread(one: &Evidence<'_>, found: &LoopThread) -> String {
 fn waits(found: &LoopThread) -> String {
     let meanwhile = &found.meanwhile;
     format!(
-        "; meanwhile the step's thread waits for work in {} of the samples, in {}{}",
+        "; meanwhile the step's thread waits for work or another event in {} of the samples, in {}{}",
         Share(meanwhile.waits),
         Count(meanwhile.waiting.len() as u64, "step"),
         numbers(meanwhile.waiting.iter().copied())

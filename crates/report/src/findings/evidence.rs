@@ -17,7 +17,7 @@ use crate::events::window::Window;
 use crate::findings::Confidence;
 use crate::iterations::sum::Sum;
 use crate::ledger::slow::LARGE_BATCH_RATIO;
-use crate::ledger::{Basis, Claim, Claims, LedgerKind};
+use crate::ledger::{Basis, Claim, Claims, LedgerKind, is_wait_in_copy};
 use crate::numbers::bootstrap::Statistic;
 use crate::numbers::quantiles::Quantiles;
 use crate::numbers::units::Share;
@@ -48,6 +48,13 @@ const MIN_DRAINED: f64 = 0.9;
 /// Maximum share of the iterations' time in which the host waits for the GPU, as a fraction. A larger share
 /// contradicts the conclusion that the GPU always finishes before the host waits for it.
 const MAX_NO_WAIT_SHARE: f64 = 0.02;
+/// Maximum time that the transfer of an asynchronous copy to the host is assumed to take, in nanoseconds, if kernels
+/// were not recorded. That is enough for about 1 MiB of pageable memory. A call that takes longer seems to wait for
+/// earlier work of the GPU.
+const MAX_TRANSFER_NS: u64 = 200_000;
+/// Maximum share of such transfers in the iterations' time, as a fraction. It keeps many short copies from hiding a
+/// long wait.
+const MAX_TRANSFER_SHARE: f64 = 0.1;
 
 /// A process that has iterations, with the figures by which rules are judged.
 pub(crate) struct Evidence<'a> {
@@ -313,7 +320,24 @@ impl<'a> Evidence<'a> {
         self.calls(gives_work).count > 0
             && self.sum.a_step(drains.count) > MIN_DRAINED
             && wait > MIN_DRAINED * self.iterations().count() as f64
-            && self.waits() < MAX_NO_WAIT_SHARE
+            && self.waits_for_work() < MAX_NO_WAIT_SHARE
+    }
+
+    /// Returns the share of the time in which the host waits for work of the GPU, as a fraction, without the time that
+    /// the transfers of copies to the host may take. If it is not known when the GPU works, the ledger lists a wait in
+    /// such a copy as a copy, and if only the start and the end of the GPU's work are known, it lists each transfer as a
+    /// wait. So the waits in these copies are estimated from the calls' time (see [`MAX_TRANSFER_NS`]).
+    pub(crate) fn waits_for_work(&self) -> f64 {
+        let ledger = &self.process.ledger;
+        let rows = ledger.host.iter().chain(&ledger.folded.host);
+        let in_copies = rows.filter(|row| is_wait_in_copy(&row.cause));
+        let in_copies = in_copies.fold(0.0, |sum, row| sum + row.share);
+        let worked = 1.0 - ledger.host_share(LedgerKind::Requests);
+        let others = self.waits() - in_copies / worked.max(f64::EPSILON);
+        let copies = self.calls(CallCount::copies_to_host);
+        let transfers = self.share(copies.count.saturating_mul(MAX_TRANSFER_NS));
+        let waited = self.share(copies.total) - transfers.min(MAX_TRANSFER_SHARE);
+        others.max(0.0) + waited.max(0.0)
     }
 
     /// Returns the time lost to a cause. `part` returns the nanoseconds that the cause takes in a given iteration. In

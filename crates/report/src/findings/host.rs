@@ -228,13 +228,7 @@ pub(super) fn allocations(one: &Evidence<'_>) -> Judgement {
     let calls = one.calls(CallCount::allocates);
     let (count, share) = (one.sum.a_step(calls.count), one.share(calls.total));
     let lost = one.idle_part(share, Claim::Allocation);
-    let idle = match lost < share {
-        true => format!(
-            "; the GPU has nothing to do meanwhile {} of the time",
-            Share(lost)
-        ),
-        false => String::new(),
-    };
+    let idle = idle_meanwhile(share, lost);
     let evidence = format!(
         "{} allocations and releases a step, {} of the time{idle}",
         Rate(count),
@@ -243,5 +237,17 @@ pub(super) fn allocations(one: &Evidence<'_>) -> Judgement {
     match count >= MIN_ALLOCATIONS && lost >= MIN_ALLOCATING_SHARE {
         true => Judgement::yes(evidence, lost),
         false => Judgement::No(evidence),
+    }
+}
+
+/// Returns words for the part of an activity's time in which the GPU is idle; empty if that is all of the time, or not
+/// known. `share` is the activity's share of the time, as a fraction, and `lost` is that part of it.
+pub(super) fn idle_meanwhile(share: f64, lost: f64) -> String {
+    match lost < share {
+        true => format!(
+            "; the GPU has nothing to do meanwhile {} of the time",
+            Share(lost)
+        ),
+        false => String::new(),
     }
 }

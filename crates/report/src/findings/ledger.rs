@@ -407,7 +407,7 @@ impl Doing<'_> {
         let evidence = format!(
             "the GPU has ended its work each time that the host waits for it ({} of the time), so that the host decides how long \
              a step takes; {} {} of the time{}",
-            Share(one.waits()),
+            Share(one.waits_for_work()),
             self.what,
             Share(share),
             (self.detail)(&ran.rows, claims.host),
@@ -533,14 +533,15 @@ pub(crate) fn delayed(one: &Evidence<'_>) -> Judgement {
         0 => String::new(),
         slow => format!("; to blame in {} of {slow} slow iterations", lost.hit),
     };
-    let evidence = format!(
-        "another thread was given the processor {} times {}: {} of the time{slow}",
-        Rate(one.sum.a_step(times)),
-        one.a_step(),
-        Share(share)
-    );
     // A wait for a processor costs nothing while the GPU works.
     let lost_share = one.idle_part(share, Claim::Delayed);
+    let evidence = format!(
+        "another thread was given the processor {} times {}: {} of the time{}{slow}",
+        Rate(one.sum.a_step(times)),
+        one.a_step(),
+        Share(share),
+        host::idle_meanwhile(share, lost_share)
+    );
     match INTERRUPTION.are_reached(lost_share, lost.of_slow) {
         true => Judgement::yes(evidence, lost_share),
         false => Judgement::No(evidence),
@@ -575,17 +576,24 @@ pub(crate) fn faults(one: &Evidence<'_>) -> Judgement {
         true => String::new(),
         false => format!(", beyond {} in allocations", Share(allocations)),
     };
+    // The kernel's work costs nothing while the GPU works. It is not known during which of the host's activities the
+    // kernel works, so all of the GPU's idle time is the limit.
+    let lost = one.limit_to_idle(share, |claims| claims.share_of(claims.idle()));
+    let idle = match lost < share {
+        true => format!(
+            "; the GPU has nothing to do {} of the time in all",
+            Share(lost)
+        ),
+        false => String::new(),
+    };
     let claims = &one.process.ledger.details.claims;
     let evidence = format!(
-        "{} page faults {}{disk}; the kernel works {} of the time for that thread{beyond}{}",
+        "{} page faults {}{disk}; the kernel works {} of the time for that thread{beyond}{idle}{}",
         Rate(faults),
         one.a_step(),
         Share(share),
         claims.mostly_in(&[Claim::Code])
     );
-    // The kernel's work costs nothing while the GPU works. It is not known during which of the host's activities the
-    // kernel works, so all of the GPU's idle time is the limit.
-    let lost = one.limit_to_idle(share, |claims| claims.share_of(claims.idle()));
     match faults >= MIN_FAULTS && lost >= MIN_IN_KERNEL {
         true => Judgement::yes(evidence, lost),
         false => Judgement::No(evidence),

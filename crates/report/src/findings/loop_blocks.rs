@@ -17,8 +17,8 @@ pub(super) const MIN_BLOCK_NS: u64 = 50_000_000;
 pub(super) const MIN_BLOCK_PERIODS: u64 = 5;
 /// Minimum share of the samples in callbacks, as a fraction, for a loop to count as saturated.
 pub(super) const MIN_SATURATED: f64 = 0.9;
-/// Maximum time between two samples of a thread, in sampling periods, for the report to take the thread's state as known
-/// in between.
+/// Maximum time between two samples of a thread, in sampling periods, for the report to take the thread's state as
+/// known in between.
 const MAX_GAP_PERIODS: u64 = 5;
 /// Minimum length of [`MAX_GAP_PERIODS`], in nanoseconds. A sampling thread without a processor is late.
 const MIN_GAP_NS: u64 = 20_000_000;
@@ -38,8 +38,8 @@ pub(super) struct LoopThread {
     pub makes_steps: bool,
     /// The number of samples of the thread.
     pub samples: u64,
-    /// Number of times that the loop is seen to end a callback: samples in which it waits for events or runs its own
-    /// code, and changes between callbacks without a common function.
+    /// Number of signs that the loop ends callbacks: samples that are not in a callback, and runs of samples in
+    /// callbacks, except for the first run.
     pub turns: u64,
     /// Share of the thread's samples that are in a callback, as a fraction.
     pub busy: f64,
@@ -51,8 +51,8 @@ pub(super) struct LoopThread {
     pub longest: u64,
     /// Share of blocks in the time in which the thread was sampled, as a fraction.
     pub blocked: f64,
-    /// The function that is common to the samples of a block, for the most time. The number is its share of the blocks'
-    /// time, as a fraction.
+    /// The innermost function that all samples of a block have in common. If it is not the same for all blocks, it is
+    /// the one with the longest time. The number is its share of the blocks' time, as a fraction.
     pub function: Option<(String, f64)>,
     /// Share of samples in which the thread waits for the GIL in all samples in blocks, as a fraction.
     pub gil: f64,
@@ -63,11 +63,12 @@ pub(super) struct LoopThread {
 /// The steps' threads, while an event loop is blocked.
 #[derive(Debug, Default)]
 pub(super) struct Meanwhile {
-    /// Share of samples in which the thread waits for work, as a fraction.
+    /// Share of the samples in the blocks' time in which the thread waits for work, as a fraction.
     pub waits: f64,
-    /// Share of these samples in all samples of the steps' threads, as a fraction.
+    /// Share of the samples that are in the blocks' time and in such waits, in all samples of the steps' threads, as a
+    /// fraction.
     pub of_all: f64,
-    /// The numbers of the iterations with such a sample.
+    /// The numbers of the iterations with such a wait in the blocks' time.
     pub waiting: BTreeSet<u64>,
     /// The numbers of the iterations during which the event loop was blocked at some time.
     pub overlapping: BTreeSet<u64>,
@@ -104,7 +105,7 @@ struct CallbackRuns {
 
 impl LoopThread {
     /// Returns the thread with the event loop that is blocked longest; `None` if no sampled thread runs an event loop.
-    /// Threads that make no steps come before threads that do.
+    /// A thread that makes no steps is preferred to one that does.
     pub(super) fn find(process: &Process) -> Option<Self> {
         let sampled = &process.stacks.sampled;
         let steps = process.windows.iter().flat_map(Window::qualified);
@@ -187,7 +188,7 @@ impl LoopStacks {
         let python = || samples.iter().filter(|one| one.taken == Taken::Python);
         let mut stacks: HashMap<u32, (Vec<u32>, Option<usize>)> = HashMap::new();
         let (mut all, mut in_loop, mut waits) = (0_u64, 0_u64, false);
-        // If uvloop was started by a function that is not known, this is the stack below its callbacks.
+        // The frame from which uvloop calls its callbacks, if no function on the stack is known to run an event loop.
         let mut base: Option<u32> = None;
         for sample in python() {
             let (stack, start) = stacks.entry(sample.frame).or_insert_with(|| {
@@ -284,9 +285,9 @@ impl CallbackRuns {
         runs
     }
 
-    /// Returns the minimum length of a block, in nanoseconds. If the samples change between callbacks and waits as often
-    /// as they would by chance, the loop runs callbacks that are shorter than the sampling period. Then a long run of
-    /// samples in callbacks may be due to chance, and the limit is larger.
+    /// Returns the minimum length of a block, in nanoseconds. If the samples change between callbacks and waits as
+    /// often as they would by chance, the loop runs callbacks that are shorter than the sampling period. Then a long
+    /// run of samples in callbacks may be due to chance, and the limit is larger.
     fn limit(&self) -> u64 {
         let period = self.observed as f64 / self.samples.max(1) as f64;
         let fixed = MIN_BLOCK_NS.max((MIN_BLOCK_PERIODS as f64 * period) as u64);
@@ -301,8 +302,8 @@ impl CallbackRuns {
     }
 }
 
-/// Returns the maximum time between two samples of a thread, in nanoseconds, after which the thread's state in between
-/// is not known. `samples` are those of one thread.
+/// Returns the maximum time between two samples of a thread, in nanoseconds, for which the thread's state in between is
+/// known. `samples` are those of one thread.
 fn max_gap(samples: &[&StackSample]) -> u64 {
     let gaps = samples
         .windows(2)
@@ -368,7 +369,8 @@ impl Meanwhile {
     }
 }
 
-/// Returns true if a sampled thread waits for work or for something else that is not the GPU, a lock or a file.
+/// Returns true if a sampled thread waits for work, for a task that prepares its input, or for something that is not
+/// known, for example with a time limit.
 fn waits_for_work(sample: &StackSample, sampled: &Sampled) -> bool {
     let sleeps = &sampled.frames.sleeps;
     let sleep = sample.sleep.and_then(|sleep| sleeps.get(sleep as usize));

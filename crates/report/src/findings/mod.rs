@@ -349,9 +349,9 @@ fn separate_compilation(findings: &mut [Finding], all: &[Evidence<'_>]) {
 }
 
 /// Withdraws the finding called `name` if its loss is not known, because it is based on the host's time, and
-/// `explained` is at least half of that time. `explained` is the share of the time that a finding with the place `place`
-/// explains, and `claim` is the category of the host's time that the finding called `name` is about. Returns the part of
-/// `explained` that is left.
+/// `explained` is at least half of that time. `explained` is the share of the time that a finding with the place
+/// `place` explains, and `claim` is the category of the host's time that the finding called `name` is about. Returns
+/// the part of `explained` that is left.
 fn withdraw_explained_host(
     findings: &mut [Finding],
     all: &[Evidence<'_>],
@@ -490,7 +490,7 @@ fn is_about_gpu_work(rule: &Rule) -> bool {
 }
 
 /// Withdraws the finding `gpu-idle` if at least one finding on a cause in the same process holds whose loss is
-/// [`ledger::MIN_PART`] or more.
+/// [`ledger::MIN_PART`] or more. Findings whose loss is time in which the GPU works do not count.
 fn withdraw_explained_idle(findings: &mut [Finding]) {
     let place = place_of(findings, ledger::IDLE_RULE);
     let says_why = |finding: &&Finding| {
@@ -564,8 +564,8 @@ fn withdraw_explained_copies(findings: &mut [Finding]) {
 
 /// Removes losses that are only upper bounds ([`Judge::AtMost`]) if another cause has a loss of at least
 /// [`ledger::MIN_PART`], so that the other cause comes first. Keeps them if the GPUs of all processes are busy for at
-/// least [`streams::MIN_BUSY`] of the time. Also keeps the loss of the finding `shared-gpu`: time in which another process
-/// uses the GPU looks like idle time of the GPU, so another cause's loss may contain that time.
+/// least [`streams::MIN_BUSY`] of the time. Also keeps the loss of the finding `shared-gpu`: time in which another
+/// process uses the GPU looks like idle time of the GPU, so another cause's loss may contain that time.
 fn remove_upper_bounds(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let is_busy = |one: &Evidence<'_>| {
         one.busy()
@@ -617,8 +617,8 @@ fn advise_stacks(findings: &mut [Finding], all: &[Evidence<'_>]) {
 }
 
 /// Reduces the losses of causes so that their total is at most 1, which is all of the time. From the largest loss to
-/// the smallest, each loss is limited to 1 minus the sum of the larger losses. Losses that are only upper bounds come
-/// last, so that they reduce no measured loss.
+/// the smallest, each loss is limited to 1 minus the sum of the larger losses. Losses that are only upper bounds are
+/// limited after all others, so that they reduce no measured loss.
 fn limit_losses(findings: &mut [Finding]) {
     let is_cause = |finding: &&mut Finding| {
         finding.verdict == Verdict::Yes && finding.rule.kind == FindingKind::Cause

@@ -138,8 +138,8 @@ fn judge_cost(
     }
 }
 
-/// Returns words that say which iterations ran in a larger graph than they need. `all` is the number of iterations whose
-/// graph is known.
+/// Returns words that say which iterations ran in a larger graph than they need. `all` is the number of iterations
+/// whose graph is known.
 fn which(padded: &[&PaddedBatch<'_>], all: usize) -> String {
     let numbers = |of: fn(&PaddedBatch<'_>) -> u32| -> BTreeSet<u64> {
         padded.iter().map(|batch| u64::from(of(batch))).collect()
@@ -178,8 +178,8 @@ struct GraphUse<'a> {
     ns: u64,
 }
 
-/// Returns the decode iterations whose graphs are known, and the sums over all iterations with recorded kernels. Returns
-/// the reason, in words, if no graph is known.
+/// Returns the decode iterations whose graphs are known, and the sums over all iterations with recorded kernels.
+/// Returns the reason, in words, if no graph is known.
 ///
 /// A graph belongs to the iteration in which it was launched, because its kernels may run in the next one. It counts
 /// only if the iteration's thread launched it: if another thread launches the graphs, an iteration's graph may be
@@ -330,7 +330,8 @@ impl BatchesOfGraph<'_> {
 }
 
 /// Returns the batches that ran in a graph which also ran larger batches, in the order of the iterations. Batches are
-/// compared with others only if these have as many tokens for each request and as many graph launches.
+/// compared only with batches that have the same number of tokens for each request and the same number of graph
+/// launches.
 fn padded(uses: Vec<GraphUse<'_>>) -> Vec<PaddedBatch<'_>> {
     let mut groups: BTreeMap<_, BTreeMap<Vec<u32>, BatchesOfGraph<'_>>> = BTreeMap::new();
     for one in uses {
@@ -360,9 +361,9 @@ fn padded(uses: Vec<GraphUse<'_>>) -> Vec<PaddedBatch<'_>> {
     found
 }
 
-/// Returns, for each graph, true if no other graph ran batches of sizes between its smallest and its largest batch. If
-/// another graph did, these graphs differ in something else than their size, so their times must not be compared.
-/// `graphs` must be in the order of the smallest batches.
+/// Returns, for each graph, true if its range of sizes, from its smallest to its largest batch, overlaps with the range
+/// of no other graph. Graphs whose ranges overlap differ in something else than their size, so their times must not be
+/// compared. `graphs` must be in the order of the smallest batches.
 fn ranges_without_overlap(graphs: &[BatchesOfGraph<'_>]) -> Vec<bool> {
     let mut alone = vec![true; graphs.len()];
     let mut widest: Option<(usize, u32)> = None;
@@ -382,7 +383,8 @@ fn ranges_without_overlap(graphs: &[BatchesOfGraph<'_>]) -> Vec<bool> {
 }
 
 /// Returns an estimate for a graph of `tokens` tokens by linear interpolation between the times of a smaller graph and
-/// of the graph that ran. Returns `None` if one of these times is not known, or if the size does not lie between theirs.
+/// of the graph that ran. Returns `None` if one of these times is not known, or if the size does not lie between
+/// theirs.
 fn fitting(
     smaller: Option<GraphTime>,
     ran: Option<GraphTime>,

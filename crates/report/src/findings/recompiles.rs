@@ -12,19 +12,20 @@ use crate::events::window::Window;
 use crate::numbers::units::Share;
 use crate::process::Process;
 
-/// Maximum number of iterations at the beginning of a process in which compilation counts as part of the program's start
-/// and gives no finding.
+/// Maximum number of iterations at the beginning of a process in which compilation counts as part of the program's
+/// start and gives no finding.
 pub(super) const START_UP: u64 = 32;
 
 /// Minimum and maximum share of the compilers' samples, as fractions, for a function or a child process in which they
-/// lie to be named. A function in almost all samples says no more than the compiler's name.
+/// lie to be named. A function in almost all samples says no more than the compiler's name, so no part is named then.
+/// The maximum does not apply to a child process.
 const NAMED_PARTS: [f64; 2] = [0.1, 0.9];
-/// Beginning of the names of child processes in which compilers spend their time.
+/// Beginning of the words for a child process, such as `child process ptxas`.
 const CHILD: &str = "child process";
 /// Maximum number of functions and child processes that are named.
 const MAX_PARTS: usize = 2;
-/// Minimum share of the additional samples of iterations that compile, as a fraction, in which a function of the program
-/// must be on the stack to be named as the function that leads to the compiler.
+/// Minimum share of the additional samples of iterations that compile, as a fraction, in which a function of the
+/// program must be on the stack to be named as the function that leads to the compiler.
 const MIN_ADDITIONAL: f64 = 0.5;
 
 /// The iterations in which samples of the iteration's thread lie in a compiler.
@@ -36,7 +37,8 @@ pub(super) struct Recompiles {
     pub iterations: BTreeSet<u64>,
     /// The compiler with the most samples, in iterations from `from` on; `None` if no sample lies in a compiler.
     pub compiler: Option<CompilerName>,
-    /// The function whose call led to that compiler; the one with the most samples if there are several.
+    /// The function whose call led to that compiler; the one with the most samples if there are several. A native
+    /// function is named only if no Python function is known.
     pub caller: Option<String>,
     /// Text about the functions and child processes in which the compilers spend their time; empty if no function
     /// stands out.
@@ -44,8 +46,8 @@ pub(super) struct Recompiles {
     /// The share of samples in a compiler among all samples with Python stacks that were taken on iterations' threads
     /// during iterations, as a fraction. Samples in the compiler count from iteration `from` on.
     pub share: f64,
-    /// The same share for samples of native stacks, as a fraction of the iterations' time. Such compilers are not in CUDA
-    /// calls.
+    /// The same share for samples of native stacks, as a fraction of the iterations' time. These compilers do not run
+    /// in CUDA calls.
     pub native_share: f64,
     /// The share of samples in which the thread sleeps among the samples in a compiler, without native ones, as a
     /// fraction; `None` if there are none.
@@ -112,7 +114,8 @@ struct SampleTally {
     native: u64,
     native_compiling: u64,
     compilers: BTreeMap<CompilerName, u64>,
-    callers: BTreeMap<(CompilerName, u32), u64>,
+    /// The key is the compiler, true for a native stack, and the function that leads to the compiler.
+    callers: BTreeMap<(CompilerName, bool, u32), u64>,
     parts: BTreeMap<String, u64>,
 }
 
@@ -165,9 +168,9 @@ impl Recompiles {
             .iter()
             .max_by_key(most)
             .map(|(name, _)| *name);
-        let callers = (tally.callers.iter()).filter(|((name, _), _)| Some(*name) == self.compiler);
-        let caller = callers.max_by_key(|(_, count)| **count);
-        self.caller = caller.map(|((_, function), _)| frames.label(*function).to_owned());
+        let callers = (tally.callers.iter()).filter(|((name, ..), _)| Some(*name) == self.compiler);
+        let caller = callers.max_by_key(|((_, is_native, _), count)| (!*is_native, **count));
+        self.caller = caller.map(|((.., function), _)| frames.label(*function).to_owned());
         self.share = tally.compiling as f64 / tally.all.max(1) as f64;
         // Native stacks are sampled only while the thread runs.
         let ran = match tally.all {
@@ -180,8 +183,8 @@ impl Recompiles {
         self.parts = named_parts(&tally.parts, tally.compiling);
     }
 
-    /// Returns the largest parts of the compilation's time, as fractions, in which the thread can have run the compiler's
-    /// code, and in which it can have slept. Both are 1 if samples do not show it.
+    /// Returns the largest parts of the compilation's time, as fractions, in which the thread can have run the
+    /// compiler's code, and in which it can have slept. Both are 1 if samples do not show it.
     pub(super) fn ran_and_slept(&self) -> [f64; 2] {
         match self.asleep {
             // Native compilers run, and the samples in `asleep` are not about them.
@@ -214,7 +217,8 @@ impl SampleTally {
         }
         *self.compilers.entry(stack.name).or_default() += 1;
         if let Some(caller) = stack.caller {
-            *self.callers.entry((stack.name, caller)).or_default() += 1;
+            let key = (stack.name, seen.is_native(), caller);
+            *self.callers.entry(key).or_default() += 1;
         }
         if let Some(part) = part {
             *self.parts.entry(part).or_default() += 1;
@@ -280,8 +284,9 @@ fn part(process: &Process, sample: &StackSample, seen: SampledState) -> Option<S
     child.or_else(function)
 }
 
-/// Returns text about the functions and child processes with the most samples, such as ` (28.8 % in child process ptxas)`.
-/// `all` is the number of all samples in compilers. The text is empty if no function stands out.
+/// Returns text about the functions and child processes with the most samples, such as
+/// ` (28.8 % in child process ptxas)`. `all` is the number of all samples in compilers. The text is empty if no
+/// function stands out.
 fn named_parts(parts: &BTreeMap<String, u64>, all: u64) -> String {
     let [least, most] = NAMED_PARTS;
     let shares = parts
@@ -319,7 +324,8 @@ impl Additional {
 
 /// Returns the function of the program in which iterations that compile spend the time that other iterations do not
 /// have. It is the innermost function that is on the stack of at least half of these additional samples (see
-/// [`MIN_ADDITIONAL`]). `compiles` returns true for iterations that compile. Returns `None` if there is no such function.
+/// [`MIN_ADDITIONAL`]). `compiles` returns true for iterations that compile. Returns `None` if there is no such
+/// function.
 pub(super) fn additional_function(
     process: &Process,
     compiles: impl Fn(&Iteration) -> bool,

@@ -103,7 +103,7 @@ pub const RULES: &[Rule] = &[
                  returns when that has been read",
         to_know: "",
         needs: "",
-        claims: ClaimRule::Host(&[LedgerKind::Copy]),
+        claims: ClaimRule::LongCopies,
         data: STEPS,
         judge: Judge::Each(copies::long),
     },

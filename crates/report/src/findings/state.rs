@@ -31,13 +31,13 @@ const MAX_NAMED: usize = 3;
 pub(crate) fn throttled_when() -> String {
     format!(
         "over {} of the time the SM clock is under 95 % of its maximum, and the driver states heat or the hardware as the reason, \
-         or power where the power limit is below the board's default",
+         or power where the power limit is below the board's default or one of the two is not known",
         Share(MIN_THROTTLED)
     )
 }
 
-/// Returns the GPU whose clock was lowered for the largest share of the time, with the figures of that time. `of` selects
-/// the reasons. Returns `None` if the reasons for the clocks are not known.
+/// Returns the GPU whose clock was lowered for the largest share of the time, with the figures of that time. `of`
+/// selects the reasons. Returns `None` if the reasons for the clocks are not known.
 fn most_lowered<'a>(
     one: &Evidence<'a>,
     of: fn(&GpuState) -> Option<&Throttled>,
@@ -67,14 +67,24 @@ pub(crate) fn throttled(one: &Evidence<'_>) -> Judgement {
         ));
     }
     let (clock, other) = clocks(gpu, worst);
-    let limit = gpu.lowered_limit().map(|(limit, default)| {
-        format!("; its power limit is {limit:.0} W, {default:.0} W by default")
-    });
+    let is_by_power = worst
+        .reasons
+        .iter()
+        .any(|reason| reason.starts_with("power"));
+    let limit = match gpu.lowered_limit() {
+        Some((limit, default)) => {
+            format!("; its power limit is {limit:.0} W, {default:.0} W by default")
+        }
+        None if is_by_power => {
+            "; it is not known if its power limit is the board's default".to_owned()
+        }
+        None => String::new(),
+    };
     Judgement::Yes {
         evidence: format!(
             "the SM clock of GPU {name} is lowered {share} of the time by {}: {clock} then, {other}{}{}",
             worst.reasons.join(" and "),
-            limit.unwrap_or_default(),
+            limit,
             compared(worst.cost),
         ),
         loss: worst.cost,
@@ -84,7 +94,7 @@ pub(crate) fn throttled(one: &Evidence<'_>) -> Judgement {
 pub(crate) fn power_limited_when() -> String {
     format!(
         "over {} of the time the SM clock is under 95 % of its maximum, and the driver states power as the reason; the power limit \
-         is not below the board's default, or one of the two is not known",
+         is not below the board's default",
         Share(MIN_THROTTLED)
     )
 }
@@ -99,6 +109,11 @@ pub(crate) fn power_limited(one: &Evidence<'_>) -> Judgement {
             "the power limit of GPU {name} is lowered: {limit:.0} W, {default:.0} W by default"
         ));
     }
+    if gpu.is_limit_lowered().is_none() {
+        return Judgement::No(
+            "it is not known if the power limit is the board's default".to_owned(),
+        );
+    }
     let limit = gpu.power_limit.map(|watts| format!(" ({watts:.0} W)"));
     let works = format!(
         "GPU {name} works at its power limit{} {share} of the time",
@@ -108,12 +123,8 @@ pub(crate) fn power_limited(one: &Evidence<'_>) -> Judgement {
         return Judgement::No(works);
     }
     let (clock, other) = clocks(gpu, most);
-    let default = match (gpu.power_limit, gpu.default_power_limit) {
-        (Some(_), Some(_)) => "",
-        _ => "; it is not known if that limit is the board's default",
-    };
     Judgement::Yes {
-        evidence: format!("{works}: the SM clock is {clock} then, {other}{default}"),
+        evidence: format!("{works}: the SM clock is {clock} then, {other}"),
         loss: most.cost,
     }
 }
@@ -203,9 +214,9 @@ pub(crate) fn shared(one: &Evidence<'_>) -> Judgement {
     })
 }
 
-/// Returns the time that is lost to other processes on a GPU, as a fraction of the iterations' time, and words about that
-/// cost. If no iterations can be compared, the mean share of the SMs' time that the others take is the upper bound:
-/// the GPU runs the work of different processes in turns.
+/// Returns the time that is lost to other processes on a GPU, as a fraction of the iterations' time, and words about
+/// that cost. If no iterations can be compared, the mean share of the SMs' time that the others take is the upper
+/// bound: the GPU runs the work of different processes in turns.
 fn cost_of_sharing(gpu: &GpuState, has_work: bool) -> (String, f64) {
     // That cost also contains the time of processes of the same run, which may not share the GPU.
     let is_of_sharing = has_work || !gpu.others.iter().flatten().any(|other| other.same_run);
@@ -251,8 +262,8 @@ fn named<'a>(
     shown.join(", ")
 }
 
-/// Returns words that say to which run a process belongs. For a process of the same run, they also say which rank it is,
-/// or that the report has no record of it.
+/// Returns words that say to which run a process belongs. For a process of the same run, they also say which rank it
+/// is, or that the report has no record of it.
 fn whose(one: &Evidence<'_>, other: &OtherProcess) -> String {
     if !other.same_run {
         return " of another run".to_owned();

@@ -10,7 +10,7 @@ use crate::events::spans::Span;
 /// Maximum number of graph launches to store. Further launches are left out.
 const MAX_RUNS: usize = 1 << 20;
 
-/// A launch of a CUDA graph all of whose kernels were recorded.
+/// A launch of a CUDA graph. The graph is known for all kernels of the launch that were recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct GraphRun {
     /// The number of the captured graph whose nodes ran. Executable graphs from the same capture have the same number.
@@ -76,7 +76,8 @@ impl GraphTally {
         seen.end = seen.end.max(kernel.end);
     }
 
-    /// Returns the launches whose calls and kernels are all known, in the order of the calls.
+    /// Returns the launches whose calls are known and all of whose recorded kernels were added, in the order of the
+    /// calls.
     pub(super) fn finish(self, launches: &Launches) -> Vec<GraphRun> {
         let run = |((_, _, correlation), seen): ((u32, u64, u32), SeenKernels)| {
             let launch = launches.of_kernel(correlation, seen.start)?;

@@ -53,7 +53,7 @@ pub struct Layers {
     /// Totals of all kernels.
     #[serde(skip)]
     pub all: LayerTotals,
-    /// The launches of CUDA graphs whose graph and kernels are known, in the order of their calls. Empty if another
+    /// The launches of CUDA graphs whose call and graph are known, in the order of their calls. Empty if another
     /// profiler recorded the process.
     #[serde(skip)]
     pub(crate) graph_runs: Vec<GraphRun>,

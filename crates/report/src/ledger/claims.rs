@@ -25,6 +25,9 @@ pub struct Claims {
     pub host: u64,
     /// The host's time in calls that enqueue copies. Some of these calls wait for earlier work of the GPU.
     pub copies: u64,
+    /// The part of `copies` that the ledger lists as waits for the GPU: the GPU was busy while a call copied to the
+    /// host. 0 if it is not known when the GPU was busy.
+    pub waits_in_copies: u64,
     /// Total time, without `waited`, of the iterations for which the GPU's idle times are known.
     pub gpu: u64,
     /// Time in which the iterations for which the GPU's idle times are known waited for requests or other work, with
@@ -117,6 +120,12 @@ impl Claims {
         self.copies as f64 / self.host.max(1) as f64
     }
 
+    /// Returns the same share as [`Self::copying`], without the time in which the copies are known to wait for the GPU.
+    pub fn copying_without_waits(&self) -> f64 {
+        let copies = self.copies.saturating_sub(self.waits_in_copies);
+        copies as f64 / self.host.max(1) as f64
+    }
+
     /// Returns the categories that have any idle time.
     pub fn claimed(&self) -> Vec<Claim> {
         self.idle.keys().copied().collect()
@@ -194,11 +203,14 @@ impl Groups {
     /// Returns the time that findings may explain ("claim"), over all windows.
     pub(crate) fn claims(&self, sums: &Sums, named: NameSources<'_>) -> Claims {
         let mut claims = Claims::default();
-        for (spent, times) in sums.times(&self.hosts(None)) {
+        for (spent, times) in self.times(&self.hosts(None), sums) {
             match named.cause(spent).0 {
                 LedgerKind::Requests => continue,
                 LedgerKind::Copy => claims.copies += times.all,
-                _ if matches!(spent, HostCause::CopyToHost(_)) => claims.copies += times.all,
+                _ if matches!(spent, HostCause::CopyToHost(_)) => {
+                    claims.copies += times.all;
+                    claims.waits_in_copies += times.all;
+                }
                 _ => (),
             }
             claims.host += times.all;

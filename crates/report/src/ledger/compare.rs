@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Ledger, LedgerKind, LedgerRow, shown_causes, unfold};
+use super::{Ledger, LedgerKind, LedgerRow, collecting_row, shown_causes, unfold};
 use crate::events::samples::SampleCounts;
 use crate::numbers::bootstrap::Change;
 use crate::numbers::parts::PartChange;
@@ -91,12 +91,25 @@ pub(crate) fn causes(runs: [&Ledger; 2]) -> Vec<PartChange> {
     all
 }
 
-/// Returns the mean time of a cause per iteration, in nanoseconds; `None` if the ledger does not have the cause. The
-/// ledger may have it without a row of its own.
-pub(crate) fn time(ledger: &Ledger, cause: &str) -> Option<f64> {
-    let mut rows = ledger.host.iter().chain(&ledger.folded.host);
-    let row = rows.find(|row| row.cause == cause)?;
-    Some(ns_of(row, ledger))
+/// Returns the mean time of a cause per iteration, in nanoseconds; `None` if the ledger does not have the cause. Only
+/// the causes in `wanted` have a time of their own. The time of all others is in the rows that add up small causes,
+/// such as `other`, so that no time counts twice, and each such row stands for the same causes in all ledgers.
+pub(crate) fn time(
+    ledger: &Ledger,
+    cause: &str,
+    wanted: &BTreeSet<(LedgerKind, &str)>,
+) -> Option<f64> {
+    let host = unfold(&ledger.host, &ledger.folded.host, wanted);
+    let rows = host.iter().filter(|row| {
+        let is_wanted = wanted.contains(&(row.kind, &*row.cause));
+        let counted = match is_wanted {
+            true => &*row.cause,
+            false => collecting_row(row).1,
+        };
+        counted == cause && row.ns > 0
+    });
+    let times = rows.map(|row| ns_of(row, ledger));
+    times.reduce(|sum, ns| sum + ns)
 }
 
 fn ns_of(row: &LedgerRow, ledger: &Ledger) -> f64 {
@@ -173,5 +186,32 @@ mod tests {
                 .is_none()
         );
         assert!(change(FunctionTime::default(), row(100.0, 5.0)).is_none());
+    }
+
+    #[test]
+    fn no_time_is_in_two_rows() {
+        let row = |kind: LedgerKind, cause: &str, ns: u64| LedgerRow {
+            kind,
+            cause: cause.to_owned(),
+            location: None,
+            ns,
+            share: ns as f64 / 100.0,
+        };
+        let (call, other) = (LedgerKind::Call, LedgerKind::Other);
+        let mut ledger = Ledger {
+            host_iterations: 1,
+            host: vec![row(call, "a", 90), row(other, "other", 10)],
+            ..Ledger::default()
+        };
+        ledger.folded.host = vec![row(call, "b", 7), row(call, "c", 3)];
+        let times = |wanted: &[(LedgerKind, &'static str)]| {
+            let wanted: BTreeSet<_> = wanted.iter().copied().collect();
+            ["a", "b", "other"].map(|cause| time(&ledger, cause, &wanted))
+        };
+        let all = [(call, "a"), (call, "b"), (other, "other")];
+        assert_eq!(times(&all), [Some(90.0), Some(7.0), Some(3.0)]);
+        // A row that the other ledgers do not show counts as one of the small causes.
+        assert_eq!(times(&all[1..]), [None, Some(7.0), Some(93.0)]);
+        assert_eq!(times(&all[2..]), [None, None, Some(100.0)]);
     }
 }

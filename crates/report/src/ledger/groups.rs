@@ -420,7 +420,7 @@ impl Groups {
     /// Returns the host's time in some groups, by cause, before samples divide it. A long copy to the host waits for
     /// earlier work of the GPU: of its time, only the part in which the GPU was busy keeps the cause
     /// [`HostCause::CopyToHost`]. The rest, and all of it where the GPU's idle time is unknown, is time of the call.
-    fn times(&self, groups: &[usize], sums: &Sums) -> Vec<(HostCause, Times)> {
+    pub(super) fn times(&self, groups: &[usize], sums: &Sums) -> Vec<(HostCause, Times)> {
         let is_copy = |spent: HostCause| matches!(spent, HostCause::CopyToHost(_));
         let times = sums.times(groups);
         if !times.iter().any(|(spent, _)| is_copy(*spent)) {

@@ -18,6 +18,10 @@ pub(crate) const PYTHON: &str = "Python: ";
 /// Prefix of the name of a cause that is a native function. The function's name follows.
 pub(crate) const NATIVE: &str = "native: ";
 
+/// The part of the name of a cause in which a copy to the host waits for the GPU, between [`WAITING`] and the name of
+/// the call.
+const IN_COPY: &str = " in a copy: ";
+
 /// Name of the cause for waits for requests.
 pub(crate) const REQUESTS_CAUSE: &str = "waiting for requests";
 
@@ -122,7 +126,7 @@ impl NameSources<'_> {
             }
             HostCause::After(key) => (LedgerKind::Code, format!("code after {}", self.label(key))),
             HostCause::CopyToHost(row) => {
-                let cause = format!("{WAITING} in a copy: {}", self.facts.call(row));
+                let cause = format!("{WAITING}{IN_COPY}{}", self.facts.call(row));
                 (LedgerKind::Wait, cause)
             }
             HostCause::SampledState(seen) => self.seen(seen),
@@ -363,4 +367,11 @@ fn called(row: &CallCount) -> (LedgerKind, String) {
         }
     };
     (kind, cause.to_owned())
+}
+
+/// Returns true for a row of the host's time in which copies to the host wait for the GPU, or transfer data. `cause` is
+/// the row's cause.
+pub(crate) fn is_wait_in_copy(cause: &str) -> bool {
+    let place = cause.strip_prefix(WAITING);
+    place.is_some_and(|place| place.starts_with(IN_COPY))
 }

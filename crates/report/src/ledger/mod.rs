@@ -27,7 +27,7 @@ pub(crate) use claims::{Claimed, Claims};
 pub(crate) use groups::Groups;
 pub(crate) use host::HostLedger;
 pub(crate) use keys::NameSources;
-pub(crate) use keys::{ASLEEP, REQUESTS_CAUSE};
+pub(crate) use keys::{ASLEEP, REQUESTS_CAUSE, is_wait_in_copy};
 use keys::{NATIVE, PYTHON};
 pub(crate) use paths::{Path, Paths};
 

@@ -12,8 +12,8 @@ use crate::events::samples::{SampleCounts, SampledState};
 const MAX_WEIGHT: f64 = 4.0;
 /// Upper limit for the ratio of the number of native stack samples to the number of samples outside Python functions,
 /// in the time of one cause, for the conclusion that the thread was mostly in the operating system's kernel. If the
-/// thread was always in user space, the ratio is about 1, or about 0.25 where the kernel's timer limits native stacks
-/// to 250 Hz.
+/// thread was always in user space, the ratio is about 1. It is about 0.25 if the kernel's timer limits native stacks
+/// to 250 Hz, and the other samples are taken at 1000 Hz.
 const MAX_IN_KERNEL: f64 = 0.05;
 /// Number of steps of the binary search for the weight of a sample of a sleeping thread (see
 /// [`SamplesByCause::asleep_weight`]).

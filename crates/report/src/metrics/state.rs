@@ -90,11 +90,11 @@ pub struct GpuState {
     #[serde(rename = "default_power_limit_w")]
     #[schemars(extend("unit" = "watts"))]
     pub default_power_limit: Option<f64>,
-    /// The time in which heat, the hardware, or a power limit below the board's default lowered the SM clock; `null` if
-    /// the reasons for the clocks are not known.
+    /// The time in which heat, the hardware or a power limit lowered the SM clock; `null` if the reasons for the clocks
+    /// are not known. A power limit counts if it is below the board's default, or if one of the two is not known.
     pub throttled: Option<Throttled>,
-    /// The time in which the GPU's power limit lowered the SM clock, if that limit is the board's default, is higher, or
-    /// is not known to be lower; `null` if the reasons for the clocks are not known.
+    /// The time in which the GPU's power limit lowered the SM clock, if that limit is the board's default or higher;
+    /// `null` if the reasons for the clocks are not known.
     pub power_limited: Option<Throttled>,
     /// The time at the start of a window in which the SM clock had not risen yet; `null` if it had, or if that is not
     /// known.
@@ -111,13 +111,13 @@ pub struct GpuState {
     #[serde(rename = "joules_per_token")]
     #[schemars(extend("unit" = "joules"))]
     pub per_token: Option<f64>,
-    /// The other processes that used the GPU, of this run and of other runs; `null` if the processes on the GPU were not
-    /// listed, or if the driver lists them by process IDs that cannot be compared with those of the run.
+    /// The other processes that used the GPU, of this run and of other runs; `null` if the processes on the GPU were
+    /// not listed, or if the driver lists them by process IDs that cannot be compared with those of the run.
     pub others: Option<Vec<OtherProcess>>,
     /// The part of the iterations' time that was lost to other busy processes; `null` if it is not known.
     pub others_cost: Option<f64>,
-    /// True if processes of the same run used the GPU, and it is not known if this process is one of them. They are then
-    /// not among `others`.
+    /// True if processes of the same run used the GPU, and it is not known if this process is one of them. They are
+    /// then not among `others`.
     #[serde(skip)]
     pub has_unclear_processes: bool,
 }
@@ -209,10 +209,16 @@ impl GpuState {
         self.samples > 0 || self.energy.is_some() || self.others.is_some()
     }
 
+    /// Returns true if the GPU's power limit is below the board's default; `None` if one of the two is not known.
+    pub(crate) fn is_limit_lowered(&self) -> Option<bool> {
+        let (limit, default) = (self.power_limit?, self.default_power_limit?);
+        Some(limit < default * LOWERED_LIMIT)
+    }
+
     /// Returns the GPU's power limit and the board's default in watts, if the limit is below the default.
     pub(crate) fn lowered_limit(&self) -> Option<(f64, f64)> {
-        let (limit, default) = (self.power_limit?, self.default_power_limit?);
-        (limit < default * LOWERED_LIMIT).then_some((limit, default))
+        let limits = (self.power_limit?, self.default_power_limit?);
+        self.is_limit_lowered()?.then_some(limits)
     }
 }
 
@@ -230,9 +236,9 @@ pub(crate) fn state(device: u8, of: MeasuredProcess<'_>, record: &SampledRecord<
     let spans = inside::spans(windows);
     let clocks = clocks(device, record, &spans);
     // A power limit that somebody lowered is a fault. The board's own limit is not: a busy GPU works at it.
-    let faults = match state.lowered_limit() {
-        Some(_) => FAULTS | POWER_CAP,
-        None => FAULTS,
+    let faults = match state.is_limit_lowered() {
+        Some(false) => FAULTS,
+        Some(true) | None => FAULTS | POWER_CAP,
     };
     state.throttled = lowered(&clocks, windows, faults, |limits| limits & faults != 0);
     state.power_limited = lowered(&clocks, windows, POWER_CAP, |limits| {
@@ -310,9 +316,9 @@ fn energy(device: u8, record: &RecordedSamples, spans: &WindowSpans) -> Option<f
     (all > 0 && covered * 10 >= all * 9).then(|| joules * all as f64 / covered as f64)
 }
 
-/// Returns the time in which the clock is lowered for some reasons, or `None` if no reasons are known. `is_lowered` takes
-/// the bits of [`LIMITS`] that lower the clock, and returns true if these are the reasons in question. `bits` are the
-/// reasons to name.
+/// Returns the time in which the clock is lowered for some reasons, or `None` if no reasons are known. `is_lowered`
+/// takes the bits of [`LIMITS`] that lower the clock, and returns true if these are the reasons in question. `bits` are
+/// the reasons to name.
 fn lowered(
     clocks: &[ClockSample],
     windows: &[Window],

@@ -185,7 +185,8 @@ impl FirstPass {
         }
         let idle = self.gpu.idle_of_busiest();
         let (facts, strings) = self.found.facts(header);
-        if facts.origin.is_own() && facts.origin.lacks(Data::Iterations) {
+        let is_span = facts.origin.is_own() && facts.origin.lacks(Data::Iterations);
+        if is_span {
             last::end_span_at_call(&mut iterations, self.last_call, header);
         }
         let ran = |thread, moment| {
@@ -200,8 +201,11 @@ impl FirstPass {
             (iteration.idle, iteration.idle_calls) =
                 requests.within(iteration.thread, iteration.span());
         }
-        let asked = &facts.asked.windows;
-        last::mark_cut(&mut iterations, &self.edges, asked, header, clock);
+        // A span of time is none of the iterations that were asked for, so the end of the process does not cut it off.
+        if !is_span {
+            let asked = &facts.asked.windows;
+            last::mark_cut(&mut iterations, &self.edges, asked, header, clock);
+        }
         let batches = raw::batches(&iterations, &self.batches);
         let known = iterations.iter().zip(&batches);
         let known = known.map(|(iteration, batch)| qualify::IterationCandidate {

@@ -1,5 +1,5 @@
-//! Corrections of a last iteration that was cut off by the end of the process. An iteration is marked, which is needed
-//! for records that do not mark it. A span of time that stands for iterations is shortened.
+//! Corrections of a last iteration that was cut off by the end of the process. Records of older versions of the library
+//! do not mark such an iteration, so it is marked here. A span of time that stands for iterations is shortened.
 
 use tllmprof_config::WindowList;
 use tllmprof_record::{Clock, Ended, Header};
@@ -11,15 +11,16 @@ use crate::events::window::{Window, WindowEdge, pairs};
 /// that the end of the process closed the window.
 const ONE_EVENT: u64 = 10_000_000;
 
-/// A span is shortened without its processor time and page faults if this part of it, or more, is removed. They were
-/// counted up to the end of the process.
+/// A shortened span keeps its processor time and page faults if its length is at least this many times that of the
+/// removed part. Both were counted up to the end of the process, so they are wrong if much was removed.
 const MUCH_REMOVED: u64 = 16;
 
-/// Lets a span of time that stands for iterations end with the last CUDA call, if the process ended normally. What the
-/// process does after its last call, such as the exit of an interpreter, says nothing about steps. A wait for the GPU is
-/// a call, too, so the span includes it. `last_call` is the end of that call in ticks.
+/// Shortens a span of time that stands for iterations, so that it ends with the last CUDA call, if the process ended
+/// normally. The work of a process after its last call, such as the exit of an interpreter, is not part of any step. A
+/// wait for the GPU is a call, too, so the span includes it. `last_call` is the end of the last call in ticks.
 ///
-/// Does nothing if the last call is not in the span: then a later call has ended the span, not the process.
+/// Does nothing if the last call does not end inside the span. If it ends earlier, the span has no call. If it ends
+/// later, the process did not end with the span.
 pub(crate) fn end_span_at_call(iterations: &mut [RawIteration], last_call: u64, header: &Header) {
     let Some(span) = iterations.last_mut() else {
         return;

@@ -84,11 +84,12 @@ const UV_TOKENISE: u32 = 14;
 const UV_NATIVE: u32 = 15;
 const LIBC: u32 = 16;
 
-/// What a thread does at a sample.
+/// The activity of a thread at a sample.
 #[derive(Clone, Copy)]
 enum Does {
     Runs(u32),
-    /// The thread sleeps in a system call, which a Python function has made. The last field is the native frame.
+    /// The thread sleeps in a system call, which a Python function has made. The fields are the frame of this function,
+    /// the call, and the innermost native frame (0 if it is not known).
     Sleeps(u32, SystemCall, u32),
 }
 
@@ -255,8 +256,8 @@ fn a_callback_that_runs_for_long_while_the_steps_wait() {
     assert_eq!(
         evidence,
         "the event loop of thread uvicorn goes up to 195 ms without a wait for events, 4 times over 50.0 ms: 19.5 % of its time, \
-         100 % of that in encode (tokenizer.py:12); meanwhile the step's thread waits for work in 100 % of the samples, in \
-         8 steps (0, 1, 10, 11, …)"
+         100 % of that in encode (tokenizer.py:12); meanwhile the step's thread waits for work or another event in 100 % of the \
+         samples, in 8 steps (0, 1, 10, 11, …)"
     );
     assert!(made.findings()[0].loss.is_none());
     assert!(made.findings()[0].advice.contains("asyncio.to_thread"));
@@ -264,7 +265,7 @@ fn a_callback_that_runs_for_long_while_the_steps_wait() {
 
 #[test]
 fn steps_that_wait_for_the_event_loop_take_longer() {
-    // The additional time is before the samples of the next iteration, so it has to be short.
+    // A longer iteration does not delay the samples, so the additional time has to be short.
     let made = LoopServer {
         event_loop: is_blocked_at_times,
         longer: |n| if n < 2 { 2 * MS } else { 0 },

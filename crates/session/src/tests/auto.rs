@@ -256,7 +256,7 @@ fn the_first_function_of_an_engine_to_be_called_counts_instead() {
     assert!(engines::counted(LaunchKernel.into()).is_none());
 }
 
-/// Returns the index of vLLM's step function, after its module was imported.
+/// Simulates an import of vLLM's module. Returns the index of vLLM's step function.
 fn import_vllm() -> usize {
     let index = engines::in_python()
         .position(|function| function.to_string().contains("gpu.model_runner"))

@@ -1,5 +1,5 @@
 //! A lock for tests that use the sampler's table of open `/proc` files, or the ids of frames. The process has only one
-//! such table, and gives each id only once.
+//! such table, and one counter of frame ids.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,5 @@
-//! Decodes the machine instruction before a return address, to find the function that it calls.
+//! Decodes the machine instruction before a return address, to find the function that it calls. Also searches the start
+//! of a function for a jump to another function.
 
 use core::hash::BuildHasherDefault;
 use std::collections::HashMap;
@@ -25,7 +26,7 @@ pub(crate) enum CallInstruction {
 #[derive(Default)]
 pub(super) struct CallInstructions {
     before: HashMap<usize, Option<CallInstruction>, BuildHasherDefault<OfAddress>>,
-    /// True for each pair of addresses of functions of which the first was found to jump to the second.
+    /// For each pair of function addresses that was examined: true if the first function jumps to the second one.
     jumps: HashMap<(usize, usize), bool>,
 }
 
@@ -52,7 +53,7 @@ impl CallInstructions {
     }
 }
 
-/// The most functions whose jumps to another function are stored.
+/// The most pairs of functions in `jumps`.
 const MAX_JUMPS: usize = 1 << 10;
 /// Number of bytes at the start of a function that are searched for a jump to another function. Functions that only
 /// check their arguments before they jump are shorter.
@@ -107,8 +108,8 @@ fn jumps_to(stub: usize) -> Option<usize> {
 }
 
 /// Returns true if code that lies at `from` contains a jump to `to`, with a distance of four bytes: `jmp` (`e9`) or a
-/// conditional jump (`0f 80` to `0f 8f`). The code is not decoded, but searched at each byte: other code hardly ever
-/// looks like a jump to exactly this address.
+/// conditional jump (`0f 80` to `0f 8f`). The code is not decoded but searched at each byte, and the first byte of a
+/// conditional jump is not examined: other code hardly ever looks like a jump to exactly this address.
 #[cfg(target_arch = "x86_64")]
 fn has_jump(code: &[u8], from: usize, to: usize) -> bool {
     let mut places = code.windows(5).enumerate();

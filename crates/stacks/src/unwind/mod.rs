@@ -232,9 +232,10 @@ impl Walk<'_> {
     }
 
     /// Finds the frame pointer of the function that the walk has reached, by searching the stack for its return
-    /// address. Prefers an address right after a direct call of this function, or of a function that ends with a jump to
-    /// it (such as `__pread_chk` of the C library, which jumps to `pread`). If there is none, takes the first address
-    /// after an indirect call with which the stack can be unwound further.
+    /// address. Prefers an address right after a call of this function, or of a function of the same module that jumps
+    /// to it near its start (such as `__pread_chk` of the C library, which jumps to `pread`). The called function must
+    /// be known. If there is none, takes the first address after an indirect call with which the stack can be unwound
+    /// further.
     fn find_frame(&mut self, function: usize, rule: UnwindRule) -> Option<usize> {
         let from = self.registers.stack_pointer;
         let mut indirect = Vec::new();

@@ -1,16 +1,18 @@
 //! The wait for the step function of a known engine.
 //!
-//! An engine's warm-up has patterns of its own: it profiles, compiles and captures graphs, often with the same calls
-//! many times. So as long as the module of an engine is in the process and its step function has not been called, no
-//! learnt pattern counts iterations. If the function is never called (for example because another version of the engine
-//! runs other code), the wait ends once a reliable pattern has recurred for long.
+//! The calls of an engine's warm-up have patterns of their own: the engine profiles, compiles and captures graphs,
+//! often with the same calls many times. So while the module of an engine is in the process and the engine's step
+//! function has not been called, no learnt pattern counts iterations. There is no wait if a pattern has already counted
+//! reliable iterations before the module was imported. If the function is never called (for example because another
+//! version of the engine runs other code), the wait ends when a reliable pattern has recurred for [`MIN_STEADY`] and
+//! [`MIN_PERIODS`].
 
 /// Minimum time in nanoseconds for which a reliable pattern has to recur before the wait ends.
 const MIN_STEADY: u64 = 10_000_000_000;
 /// Minimum number of periods (recurrences of the pattern) before the wait ends.
 const MIN_PERIODS: u32 = 64;
 /// The longest part of a period, in nanoseconds, that counts towards [`MIN_STEADY`]. Without this limit, a pause of the
-/// process would count as a steady time.
+/// process would count as time in which the pattern recurs.
 const LONGEST_COUNTED: u64 = 250_000_000;
 
 /// The wait for the step function of a known engine, with the steady time of the learnt pattern so far.
@@ -23,7 +25,8 @@ pub(crate) struct EngineWait {
     periods: u32,
     /// The duration of these periods in nanoseconds, each at most [`LONGEST_COUNTED`].
     steady: u64,
-    /// The time in nanoseconds when the latest period began; `None` if no such period has begun.
+    /// The time in nanoseconds when the latest period began; `None` if none has begun since the measurement was
+    /// restarted.
     last: Option<u64>,
     is_over: bool,
 }
@@ -34,7 +37,7 @@ impl EngineWait {
         self.is_over
     }
 
-    /// Restarts the measurement of the steady time, because the process is still in its warm-up.
+    /// Restarts the measurement of the steady time, because the engine may still be in its warm-up.
     pub(crate) fn interrupt(&mut self) {
         (self.periods, self.steady, self.last) = (0, 0, None);
     }
@@ -63,8 +66,9 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Returns the number of the period at which the wait ends, if a period begins every `apart` nanoseconds and
-    /// `act` runs before each of them. Periods are numbered from 0.
+    /// Returns the number of the period at which the wait ends, if a period begins every `apart` nanoseconds. `act`
+    /// runs before each period, and returns the number of imports and whether the pattern is reliable. Periods are
+    /// numbered from 0.
     fn ends_at(apart: u64, act: impl Fn(&mut EngineWait, u64) -> (u32, bool)) -> Option<u64> {
         let mut wait = EngineWait::default();
         (0..2000).find(|&period| {
@@ -75,7 +79,7 @@ mod tests {
 
     #[test]
     fn it_ends_after_a_long_steady_time() {
-        // The first period belongs to the import, and the second one begins the measurement.
+        // Period 0 finds a new import and only restarts the measurement. Period 1 begins it.
         assert_eq!(ends_at(20 * MS, |_, _| (1, true)), Some(501));
         assert_eq!(ends_at(200 * MS, |_, _| (1, true)), Some(65));
     }

@@ -160,8 +160,9 @@ impl Learned {
     /// `count` calls of this kind so far.
     pub fn limit(&self, what: Counted, thread: u32, count: u64) -> u64 {
         let asks = match what {
-            // The step function of a known engine may be called later. Its calls then define the iterations, so they
-            // have to be reported. If a window is open, they do so only after it has closed.
+            // The step function of a known engine may be called later. Its calls may then define the iterations (see
+            // `Counter::entered`), so they have to be reported. This also holds while a window is open: a later call
+            // may define the iterations after the window has closed.
             Counted::Named | Counted::Python => !self.only_observes,
             Counted::Call(call) => match call.kind() {
                 kind if kind.launches() => {
@@ -291,7 +292,8 @@ impl Learned {
             if !self.engine_wait.begins(imports, understood, now) {
                 return None;
             }
-            // The periods so far may include the engine's warm-up, and none of them was reported as an iteration.
+            // The periods so far may include the engine's warm-up, and none of them was reported as an iteration. So
+            // the count begins at 0 now.
             self.memory.learner.restart();
             found = self.memory.learner.detected();
         }
@@ -374,14 +376,16 @@ impl Learned {
         self.memory.learner.keep_reliance();
     }
 
-    /// Returns true if no iteration has been reported as certain. Then a named function or range that defines the
-    /// iterations from now on may count them from 0.
+    /// Returns true if no iteration has been reported as certain since the count began, or since the latest call of
+    /// [`Learned::restart`] or [`Learned::give_way`]. Then a named function or range that defines the iterations from
+    /// now on may count them from 0.
     pub fn may_give_way(&self) -> bool {
         self.given.is_none()
     }
 
     /// Returns the state of the learner, which searches the calls for a pattern: no pattern, an uncertain one, one that
-    /// has ended, one that is understood, or one that does not count because an engine's step function is expected.
+    /// has ended, or one that is understood. While an engine's step function is expected, the state is
+    /// [`Learnt::AwaitsEngine`] in any case.
     pub fn learnt(&self) -> Learnt {
         let learner = &self.memory.learner;
         if self.awaits_engine() {

@@ -43,8 +43,8 @@ pub struct Entered {
     pub opens: Option<Begun>,
     /// The iteration that ends when the call returns, if any.
     pub ends: Option<u64>,
-    /// The first iteration that the calls of a known engine's step function count, if they replace with this call a
-    /// learnt pattern that has counted iterations so far.
+    /// The first iteration that the calls of a known engine's step function count; `None` unless these calls replace,
+    /// from this call on, a learnt pattern that has counted iterations.
     pub replaced: Option<u64>,
 }
 
@@ -234,7 +234,7 @@ impl Counter {
     }
 
     /// Sets whether the step function of a known engine may replace a learnt pattern that has counted iterations so
-    /// far. It may not while a window is open: all iterations of a window are counted by the same rule.
+    /// far. Must be false while a window is open: all iterations of a window are counted by the same rule.
     pub fn let_engine_replace(&mut self, may_replace: bool) {
         self.may_replace = may_replace;
     }
@@ -408,9 +408,10 @@ impl Counter {
         }
     }
 
-    /// Called at the first call of the step function of a known engine, `what`. From now on calls of this function are
-    /// counted, and the learnt pattern is only compared with them. Such an engine captures streams in the middle of
-    /// its work, so captures do not restart the count unless the settings define the warm-up.
+    /// Called at the first call of the step function of a known engine, `what`, at which this function may replace the
+    /// learnt pattern. From now on calls of this function are counted, and the learnt pattern is only compared with
+    /// them. Such an engine captures streams in the middle of its work, so captures do not restart the count unless the
+    /// settings define the warm-up.
     ///
     /// If the learnt pattern has counted iterations, their numbers continue, and the number of the iteration that
     /// begins now is returned.
@@ -420,7 +421,8 @@ impl Counter {
             _ => None,
         };
         let ledger = match first {
-            // A learnt rule has one call for each iteration, so iterations and calls differ only by the warm-up.
+            // Each call of the step function counts as one iteration, so the numbers of calls and iterations differ
+            // only by the warm-up.
             Some(first) => {
                 let call = first.saturating_add(self.numbering.warmup);
                 Ledger::beginning_with(what, call, slots, slot, self.fence)

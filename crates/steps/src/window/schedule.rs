@@ -399,8 +399,8 @@ impl Schedule {
                 self.rest = None;
                 self.measure(taken);
                 edge.open = self.open;
-                // A window that was requested before this one opened begins later. It takes precedence, so this window
-                // has to close in time.
+                // If a window was requested before this one opened, the requested window begins later and takes
+                // precedence. So this window has to close before that.
                 if let Some(demanded) = self.demanded {
                     self.make_way(demanded.first);
                 }

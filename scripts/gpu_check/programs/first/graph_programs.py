@@ -47,8 +47,8 @@ def capture(function, pool=None):
 
 
 def new_constants():
-    """Yields a number in each step, and another one after EACH steps. No number is used by two runs, so caches on
-    the disk do not contain what is compiled for it."""
+    """Yields a number in each step, and another one after EACH steps. The numbers begin at the current time in
+    milliseconds and repeat only after an hour, so caches on the disk hardly ever contain the code that is compiled for them."""
     first = time.time_ns() // 1_000_000 % (1 << 22) + 1
     for _, step in zip(steps(), itertools.count()):
         yield first + step // EACH

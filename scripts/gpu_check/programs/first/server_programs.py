@@ -174,7 +174,7 @@ def early_event_wait():
 
 @program
 def layer_stream_waits():
-    """Runs two independent towers. Each waits for the other after each layer."""
+    """Runs two independent towers. Each waits for the other after every four layers."""
     image, text = narrow_rows(), narrow_rows()
     images, texts = two_streams()
     for _ in steps():

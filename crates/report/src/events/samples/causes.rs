@@ -1,19 +1,21 @@
-//! The causes of waits: a task (a thread or a child process of the program) that prepares the waiting thread's input, or
-//! input from outside the program, such as requests.
+//! The causes of waits: a task (a thread or a child process of the program) that prepares the waiting thread's input,
+//! or input from outside the program, such as requests.
 //!
 //! A thread that waits for a queue may wait for a client's request, or for a slow task of the program that prepares
 //! input. Both waits look the same on the thread's stack. They are distinguished by the activity of the tasks during
 //! the wait. A task that is on a processor is at work. A task that sleeps for a given time, or waits for a file or a
-//! lock, is at work only if it causes the waits to end. It does if it has run between almost every wait and the next,
-//! and rarely inside a wait.
+//! lock, is at work only if it causes the waits to end. This is assumed if it has run between almost every wait and the
+//! next, and rarely inside a wait.
 //!
-//! A child process may also be at work for itself, such as a process that uses the same GPU. It counts as the cause only
-//! if it works more during the waits than between them, or if the thread waits for a pipe and no thread is at work.
+//! A child process may also be at work for itself, such as a process that uses the same GPU. It counts as the cause
+//! only if it works more during the waits than between them, or if the thread waits for a pipe and no thread is at
+//! work.
 //!
 //! If no task is at work, and the thread that passes the input on waits for a socket or a pipe itself, then the waiting
 //! thread waits for input from outside.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::rc::Rc;
 
 use tllmprof_record::SystemCall;
 
@@ -23,22 +25,25 @@ use super::sleep::SleepKind;
 /// for this task.
 const MIN_AT_WORK: f64 = 0.5;
 /// Minimum share of the samples of all waits in the same function, as a fraction, in which a task must be at work for
-/// any of these waits to count as a wait for this task. A task that is at work only in short bursts has nothing to do
-/// with the waits.
+/// any of these waits to count as a wait for this task. A task that is at work in only a few of the waits is assumed
+/// not to cause them.
 const MIN_AT_WORK_IN_ALL: f64 = 0.25;
 /// Minimum number of waits of a thread (`MIN_WAITS`), and minimum number of samples in these waits without the first
-/// sample of each wait (`MIN_INSIDE`). With fewer, a sleeping task does not count as the cause of the waits.
+/// sample of each wait (`MIN_INSIDE`). With fewer, a sleeping task does not count as the cause of the waits. With fewer
+/// than `MIN_WAITS`, a child process is also not compared with the times between the waits (see [`MIN_MORE_IN_WAITS`]).
 const MIN_WAITS: u64 = 8;
 const MIN_INSIDE: u64 = 8;
 /// Minimum share of a thread's waits, as a fraction, before which a sleeping task must have run to count as the cause
-/// of the waits. The time before a wait is the time since the thread's previous wait.
+/// of the waits, or another thread to count as the one that passes input on. The time before a wait is the time since
+/// the thread's previous wait.
 const MIN_RUNS: f64 = 0.8;
 /// Maximum share of the samples inside a thread's waits, as a fraction, at which a sleeping task has run since the
 /// previous sample. A task that runs more often, such as one that polls, does not count as the cause of the waits. The
 /// first sample of each wait is left out.
 const MAX_RUNS_INSIDE: f64 = 0.5;
-/// Minimum difference of two shares, as a fraction, for a child process to count as the cause of waits: the share of the
-/// waits' samples in which it is on a processor, and the share of the times between waits.
+/// Minimum difference of two shares, as a fraction, for a child process to count as the cause of waits: the share of
+/// the waits' samples in which it is on a processor, and the share of the times between waits in which it may always
+/// have been on one.
 const MIN_MORE_IN_WAITS: f64 = 0.25;
 /// Minimum number of waits of a thread for another thread to count as the one that passes input on to it.
 const MIN_PASSED: u64 = 4;
@@ -48,7 +53,7 @@ const MIN_PASSED: u64 = 4;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) enum TaskKey {
     Thread(u32),
-    Child(String),
+    Child(Rc<str>),
 }
 
 /// A wait of a thread: its samples from the time that it fell asleep to the time that it woke.
@@ -63,6 +68,7 @@ pub(super) struct SampledWait {
 /// The activity of a task at the time when a waiting thread was sampled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum TaskActivity {
+    /// The task is on a processor, or waits for one.
     Busy,
     /// The task sleeps for a given time, or waits for a file or a lock.
     Asleep(SleepKind),
@@ -80,6 +86,7 @@ pub(super) struct TaskSample {
     /// The id of the thread or the process.
     pub id: u32,
     pub activity: TaskActivity,
+    /// True if the task has used a processor since the previous sample of a wait.
     pub has_run: bool,
     /// For a thread, the index of its own sample that is nearest in time to the sample of the wait. `None` for child
     /// processes, or if the thread has no sample at about that time.
@@ -91,14 +98,15 @@ pub(super) struct TaskSample {
 pub(super) enum WaitCause {
     /// A thread or a child process of the program is at work.
     Task(TaskKey),
-    /// Nothing of the program is at work. The thread with this id passes input on to the waiting thread, and waits for
-    /// input from outside itself.
+    /// No task of the program is at work. The thread with this id passes input on to the waiting thread, and itself
+    /// waits for input from outside the program.
     Outside(u32),
     Unknown,
 }
 
-/// A task whose runs are compared with the waits of a thread: a thread, a child process that is there in several waits
-/// (with its process ID), or all other child processes with the same name (with 0).
+/// A task whose runs are compared with the waits of a thread. The number is the process ID of a child process that was
+/// observed in at least [`MIN_WAITS`] waits. It is 0 for a thread, and for all other child processes with the same
+/// name.
 type LinkKey = (TaskKey, u32);
 
 /// How the runs of tasks relate to the waits of threads. The first number of each key is the waiting thread.
@@ -107,7 +115,8 @@ pub(super) struct Linked {
     /// The tasks that end a thread's waits when they run. This is assumed if the task has run between almost every wait
     /// and the next, but rarely inside a wait (see [`MIN_RUNS`] and [`MAX_RUNS_INSIDE`]).
     ends: HashSet<(u32, LinkKey)>,
-    /// The threads that have run between almost every wait and the next, and so may pass input on to the thread.
+    /// The threads that have run between almost every wait and the next, and so may pass input on to the waiting
+    /// thread.
     passes: HashSet<(u32, u32)>,
     /// The process IDs of the child processes that were observed in at least [`MIN_WAITS`] waits.
     lasting: HashSet<u32>,
@@ -315,9 +324,9 @@ impl Causes<'_> {
         most.map(|(key, _)| key)
     }
 
-    /// Returns the thread that passes input on to the waiting thread, if that thread waits for a socket, a pipe or
-    /// another stream itself, and nothing else of the program is at work, in enough of the wait's samples (see
-    /// [`MIN_AT_WORK`]).
+    /// Returns the thread that passes input on to the waiting thread, if in enough of the wait's samples (see
+    /// [`MIN_AT_WORK`]) that thread itself waits for a socket, a pipe or another stream, and no other task of the
+    /// program may be at work.
     fn passes_on(&self, wait: &SampledWait) -> Option<u32> {
         let mut counts: HashMap<u32, usize> = HashMap::new();
         for index in &wait.samples {
@@ -341,8 +350,9 @@ impl Causes<'_> {
         (count as f64 >= MIN_AT_WORK * wait.samples.len() as f64).then_some(number)
     }
 
-    /// Returns true if a task is not at work at a sample of a wait. A child process that is on a processor in few of the
-    /// samples of such waits works for itself, because the waits also end without it.
+    /// Returns true if a task is assumed not to prepare input at a sample of a wait. A task that waits for a file or a
+    /// lock may prepare it, and so may a task whose activity is unknown. A child process that is on a processor in less
+    /// than half of the samples of such waits is assumed to work for itself, because the waits also end without it.
     fn is_quiet(&self, wait: &SampledWait, task: &TaskSample) -> bool {
         match task.activity {
             TaskActivity::Outside(_)

@@ -108,21 +108,23 @@ static COMPILERS: [Compiler; 7] = [
 /// The compilers that run as child processes.
 const PROCESSES: [&str; 6] = ["ptxas", "nvcc", "cicc", "cudafe++", "nvlink", "fatbinary"];
 
-/// Parts of the paths of files that only lead to a compiler, or are called by one.
+/// Parts of the paths of packages that contain a compiler. Their functions are not named as callers of a compiler.
 const OF_COMPILERS: [&str; 5] = ["/torch/", "/triton/", "/cupy/", "/jax/", "/numba/"];
 
 /// A stack that lies in a compiler.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CompilerStack {
     pub compiler: &'static Compiler,
-    /// The innermost function of the program that leads to the compiler, as an index in [`Frames::functions`]. If there
-    /// is none, the innermost function of an installed package that is not part of a compiler.
+    /// The innermost function of the program that leads to the compiler, as an index in [`Frames::functions`]. For
+    /// Python stacks without such a function, it is the innermost function of an installed package that is not part of
+    /// a compiler, or the top level of a module.
     pub caller: Option<u32>,
 }
 
 impl CompilerStack {
-    /// Returns the stack whose innermost frame is `frame` and which lies in a compiler; `None` if the stack does not lie
-    /// in one. If a compiler calls another one, the result is about the outer one.
+    /// Returns the stack whose innermost frame is `frame` and which lies in a compiler; `None` if the stack does not
+    /// lie in one. `is_native` is true for a native stack. If a compiler calls another one, the result is about the
+    /// outer one.
     pub(crate) fn find(frames: &Frames, frame: u32, is_native: bool) -> Option<Self> {
         let stack = frames.stack(frame);
         let compiler_of = |place: &u32| {
@@ -147,7 +149,8 @@ impl CompilerStack {
 }
 
 /// Returns the innermost function of the program among the Python functions `outside`, which are in the order of the
-/// stack. If there is none, returns the innermost function of an installed package that is not part of a compiler.
+/// stack. If there is none, returns the innermost function of an installed package that is not part of a compiler, or
+/// the top level of a module.
 fn caller(frames: &Frames, outside: &[u32]) -> Option<u32> {
     let is_one = |place: &&u32, is_wanted: fn(&Function) -> bool| {
         let function = frames.functions.get(**place as usize);
@@ -165,11 +168,11 @@ fn caller(frames: &Frames, outside: &[u32]) -> Option<u32> {
 }
 
 /// Returns the innermost native function of the program among the functions `outside`, which are in the order of the
-/// stack. Functions whose names are not known are left out.
+/// stack. Functions of libraries, and functions whose names are not known, are left out.
 fn native_caller(frames: &Frames, outside: &[u32]) -> Option<u32> {
     let is_named = |place: &&u32| {
         let function = frames.functions.get(**place as usize);
-        function.is_some_and(|it| it.origin == Origin::Program && !it.name.contains("+0x"))
+        frames.is_own_native(**place) && function.is_some_and(|it| !it.name.contains("+0x"))
     };
     outside.iter().rev().find(is_named).copied()
 }

@@ -6,7 +6,7 @@ use tllmprof_record::{StringId, Strings};
 
 use super::function::{Function, Origin};
 use super::location::Location;
-use super::native::Modules;
+use super::native::{Modules, is_in_program};
 use super::sleep::Sleep;
 use crate::events::facts::{Facts, name};
 
@@ -39,6 +39,8 @@ pub struct Frames {
     pub functions: Vec<Function>,
     /// The sleeps of threads, without duplicates. Samples refer to them by index in this list.
     pub sleeps: Vec<Sleep>,
+    /// The native functions in files of programs, and not in shared libraries, by their indexes in `functions`.
+    in_programs: HashSet<u32>,
 }
 
 impl RawFrames {
@@ -75,10 +77,14 @@ impl RawFrames {
                     false => python(text),
                 };
                 let next = known.len() as u32;
-                *known.entry(function.clone()).or_insert_with(|| {
+                let index = *known.entry(function.clone()).or_insert_with(|| {
                     frames.functions.push(function);
                     next
-                })
+                });
+                if is_native && is_in_program(text) {
+                    frames.in_programs.insert(index);
+                }
+                index
             });
             frames.by_id.insert(id, Frame { parent, function });
         }
@@ -126,6 +132,14 @@ impl Frames {
         let mut outer = callers().skip_while(is_base);
         let caller = outer.find(|it| origin(*it) == Some(Origin::Program));
         caller.filter(|_| is_recorders).or(Some(own))
+    }
+
+    /// Returns true for a native function of the program itself, and not of a library. `function` is its index in
+    /// `functions`.
+    pub(super) fn is_own_native(&self, function: u32) -> bool {
+        let known = self.functions.get(function as usize);
+        self.in_programs.contains(&function)
+            && known.is_some_and(|known| known.origin == Origin::Program)
     }
 
     /// Returns the name of the function of the frame `id`; `?` if the frame is unknown.

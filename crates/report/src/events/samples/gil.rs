@@ -13,8 +13,8 @@ use crate::events::spans::{self, Span};
 
 /// Maximum number of waits, of all threads together, that [`GilWaits`] stores. Further waits are left out.
 const MAX_WAITS: usize = 1 << 20;
-/// Minimum number of samples of a thread during waits of other threads for the GIL. With fewer samples, the report names
-/// no function of the thread.
+/// Minimum number of samples of a thread during waits of other threads for the GIL. With fewer samples, the report
+/// names no function of the thread.
 const MIN_SAMPLES: usize = 8;
 
 /// The function in which a thread was while other threads waited for the GIL.
@@ -52,9 +52,9 @@ impl GilWaits {
         }
     }
 
-    /// Returns for each thread the function in which it was while other threads waited for the GIL, and it did not wait
-    /// for the GIL or for events itself. `samples` are sorted by thread and time. A thread with too few samples in these
-    /// waits has no entry.
+    /// Returns for each thread the function in which it was while other threads waited for the GIL. Samples in which
+    /// the thread itself waited for the GIL or for events do not count. `samples` are sorted by thread and time. A
+    /// thread with too few samples in these waits has no entry.
     pub(super) fn holders(
         &self,
         samples: &[StackSample],
@@ -115,9 +115,10 @@ fn is_any_waiting(waiting: &[(u64, i64)], at: u64) -> bool {
     last.is_some_and(|(_, count)| *count > 0)
 }
 
-/// Returns the program's innermost function that is on most of the stacks. If only outermost functions are
-/// on most of them, returns the function that is most often the program's innermost one, with its share. `stacks`
-/// contains the innermost frame of each stack.
+/// Returns the function that is most often the program's innermost one, if it is that on at least half of the stacks.
+/// Otherwise, returns the innermost function of the program that is on most of the stacks. If only outermost functions
+/// are on most of them, returns the function that is most often the innermost one, with its share. `stacks` contains
+/// the innermost frame of each stack.
 fn function(stacks: &[u32], frames: &Frames) -> Option<GilHolder> {
     let is_own = |function: &u32| {
         let known = frames.functions.get(*function as usize);

@@ -111,6 +111,14 @@ fn without_version(name: &str) -> String {
     plain
 }
 
+/// Returns true if a native function is in the file of a program, and not in a shared library. `text` has the form
+/// `MODULE+0xOFFSET`.
+pub(super) fn is_in_program(text: &str) -> bool {
+    let module = text.rsplit_once("+0x").map_or("", |(module, _)| module);
+    let file = module.rsplit('/').next().unwrap_or_default();
+    !file.is_empty() && !file.contains(".so")
+}
+
 /// Returns the kind of code in a module, which is recognized by the module's file name.
 fn origin(module: &str) -> Origin {
     const ROWS: [(Origin, &[&str]); 5] = [
@@ -230,6 +238,18 @@ mod tests {
             ("with_lts_20260526x", "with_lts_20260526x"),
         ] {
             assert_eq!(without_version(name), expected);
+        }
+    }
+
+    #[test]
+    fn functions_of_shared_libraries_are_not_in_the_program() {
+        for (text, expected) in [
+            ("/srv/server+0x1b0", true),
+            ("/x/site-packages/torch/lib/libtorch_cpu.so+0x10", false),
+            ("/usr/lib/libfoo.so.3+0x10", false),
+            ("step", false),
+        ] {
+            assert_eq!(is_in_program(text), expected, "{text}");
         }
     }
 

@@ -1,7 +1,8 @@
-//! Names the causes of waits in the report's texts: the task of the program that prepares the waiting thread's input, or
-//! the thread that waits for this input from outside itself. The module `causes` finds these causes.
+//! Names the causes of waits in the report's texts: the task of the program that prepares the waiting thread's input,
+//! or the thread that itself waits for this input from outside the program. The module `causes` finds these causes.
 
 use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 
 use tllmprof_record::{StringId, Strings, SystemCall, Taken, Task, ThreadState};
 
@@ -24,7 +25,7 @@ const MIN_IN_FUNCTION: f64 = 0.5;
 /// End of the text for the cause of a wait in the system call `futex`, if the function that made the system call is not
 /// known.
 const UNNAMED_WAIT: &str = ": futex";
-/// Ends of the texts for the causes of waits that no input ends.
+/// Ends of the texts for the causes of waits that are not for input.
 const NO_INPUT: [&str; 3] = [
     ": queue.put",
     ": threading.join",
@@ -83,13 +84,50 @@ struct Produced {
     spans: Vec<(u64, u64)>,
 }
 
+/// The names of the tasks that were observed during waits.
+#[derive(Debug, Default)]
+struct TaskNames {
+    /// The names of child processes, by the ids of their strings. Each is stored once, because there may be millions of
+    /// observations.
+    children: HashMap<StringId, Rc<str>>,
+    /// For each thread, the id of its latest name, and the time in ticks at which the thread was last seen with a name.
+    threads: HashMap<u32, (u64, StringId)>,
+}
+
 /// The data from which the cause of each wait is found. All lists of samples must be sorted by thread and time.
 pub(super) struct Producers<'a> {
     pub meanwhile: &'a HashMap<u64, Vec<Meanwhile>>,
-    /// The data on waits of each sample.
+    /// The data for each sample, in the order of the samples.
     pub waits: &'a [WaitSample],
     pub facts: &'a Facts,
     pub strings: &'a Strings,
+}
+
+impl TaskNames {
+    /// Returns the names of all tasks in `meanwhile`, which contains the tasks at each time in ticks.
+    fn collect(meanwhile: &HashMap<u64, Vec<Meanwhile>>, strings: &Strings) -> Self {
+        let mut names = Self::default();
+        for (at, all) in meanwhile {
+            for one in all.iter().filter(|one| one.name != 0) {
+                match one.task {
+                    Task::Child => {
+                        let known = names.children.entry(one.name);
+                        known.or_insert_with(|| name(strings.get(one.name)).into());
+                    }
+                    Task::Thread => {
+                        let latest = names.threads.entry(one.id).or_default();
+                        *latest = (*latest).max((*at, one.name));
+                    }
+                }
+            }
+        }
+        names
+    }
+
+    /// Returns the name of a child process, given by the id of its string; empty if the child process has no name.
+    fn of_child(&self, id: StringId) -> Rc<str> {
+        self.children.get(&id).cloned().unwrap_or_default()
+    }
 }
 
 impl Producers<'_> {
@@ -99,11 +137,12 @@ impl Producers<'_> {
         if self.meanwhile.is_empty() {
             return;
         }
+        let names = TaskNames::collect(self.meanwhile, self.strings);
         let waits = self.waits(samples, frames);
         let tasks: HashMap<usize, Vec<TaskSample>> = waits
             .iter()
             .flat_map(|wait| &wait.samples)
-            .map(|index| (*index, self.tasks_at(*index, samples, frames)))
+            .map(|index| (*index, self.tasks_at(*index, samples, frames, &names)))
             .collect();
         let linked = Linked::find(&waits, &tasks);
         let causes = Causes {
@@ -134,14 +173,15 @@ impl Producers<'_> {
             let Some(wait) = frames.sleeps.get(sleep as usize) else {
                 continue;
             };
-            let sleep = self.sleep(wait, &key, &produced, samples, frames);
+            let sleep = self.sleep(wait, (&key, &names), &produced, samples, frames);
             replace(sleep, &produced.waits, samples, frames);
         }
         let mut outside: Vec<_> = outside.into_iter().collect();
         outside.sort_by_key(|(key, _)| *key);
         for ((sleep, thread), found) in outside {
             let wait = frames.sleeps.get(sleep as usize);
-            if let Some(sleep) = wait.and_then(|wait| self.outside(wait, thread, &found)) {
+            let sleep = wait.and_then(|wait| self.outside(wait, (thread, &names), &found));
+            if let Some(sleep) = sleep {
                 replace(sleep, &found.waits, samples, frames);
             }
         }
@@ -177,7 +217,13 @@ impl Producers<'_> {
     }
 
     /// Returns the tasks that were observed at a sample of a wait.
-    fn tasks_at(&self, index: usize, samples: &[StackSample], frames: &Frames) -> Vec<TaskSample> {
+    fn tasks_at(
+        &self,
+        index: usize,
+        samples: &[StackSample],
+        frames: &Frames,
+        names: &TaskNames,
+    ) -> Vec<TaskSample> {
         let Some(sample) = samples.get(index) else {
             return Vec::new();
         };
@@ -199,8 +245,7 @@ impl Producers<'_> {
             TaskSample {
                 key: match one.task {
                     Task::Thread => TaskKey::Thread(one.id),
-                    Task::Child if one.name == 0 => TaskKey::Child(String::new()),
-                    Task::Child => TaskKey::Child(name(self.strings.get(one.name))),
+                    Task::Child => TaskKey::Child(names.of_child(one.name)),
                 },
                 id: one.id,
                 activity,
@@ -227,8 +272,8 @@ impl Producers<'_> {
         }
     }
 
-    /// Returns the samples of waits at which the waiting thread, or another thread that waits, too, waits for a pipe. At
-    /// the other end of a pipe there may be a child process.
+    /// Returns the samples of waits at which the waiting thread, or another thread that waits, too, waits for a pipe.
+    /// At the other end of a pipe there may be a child process.
     fn pipes(
         &self,
         tasks: &HashMap<usize, Vec<TaskSample>>,
@@ -262,15 +307,20 @@ impl Producers<'_> {
 
     /// Returns the sleep, with its text for the report, that replaces `wait` in the samples of waits for input from
     /// outside, which the thread `thread` passes on. Returns `None` if the wait may be for something other than input,
-    /// or if it counts as a wait for work already.
-    fn outside(&self, wait: &Sleep, thread: u32, found: &OutsideWaits) -> Option<Sleep> {
+    /// or if it is not of the kind [`SleepKind::Other`]. Waits without a time limit count as waits for work already.
+    fn outside(
+        &self,
+        wait: &Sleep,
+        (thread, names): (u32, &TaskNames),
+        found: &OutsideWaits,
+    ) -> Option<Sleep> {
         let cause = &wait.cause;
         let is_no_input =
             cause.ends_with(UNNAMED_WAIT) || NO_INPUT.iter().any(|name| cause.ends_with(name));
         if wait.kind != SleepKind::Other || is_no_input {
             return None;
         }
-        let who = self.who(&TaskKey::Thread(thread));
+        let who = self.who(&TaskKey::Thread(thread), names);
         let calls = found.calls.iter();
         let (call, _) = calls.max_by_key(|(call, count)| (**count, **call))?;
         Some(Sleep {
@@ -286,12 +336,12 @@ impl Producers<'_> {
     fn sleep(
         &self,
         wait: &Sleep,
-        key: &TaskKey,
+        (key, names): (&TaskKey, &TaskNames),
         produced: &Produced,
         samples: &[StackSample],
         frames: &Frames,
     ) -> Sleep {
-        let who = self.who(key);
+        let who = self.who(key, names);
         let (does, location) = produced.does(key, samples, frames);
         // A wait of unknown kind in a futex may also be a wait for a lock or a semaphore that another thread holds. No
         // function on the stack shows which of the two it is, so such a wait does not count as a wait for input.
@@ -313,11 +363,11 @@ impl Producers<'_> {
     }
 
     /// Returns words for a task, such as `thread NAME`.
-    fn who(&self, key: &TaskKey) -> String {
+    fn who(&self, key: &TaskKey, names: &TaskNames) -> String {
         match key {
             TaskKey::Child(name) if name.is_empty() => "a child process".to_owned(),
             TaskKey::Child(name) => format!("child process {name}"),
-            TaskKey::Thread(number) => match self.thread_name(*number) {
+            TaskKey::Thread(number) => match self.thread_name(*number, names) {
                 Some(name) => format!("thread {name}"),
                 None => "another thread".to_owned(),
             },
@@ -325,14 +375,13 @@ impl Producers<'_> {
     }
 
     /// Returns the name of a thread; `None` if the thread has no name or only the name of the process.
-    fn thread_name(&self, number: u32) -> Option<String> {
+    fn thread_name(&self, number: u32, names: &TaskNames) -> Option<String> {
         if let Some(known) = self.facts.threads.get(&number) {
             return Some(known.clone());
         }
-        let mut all = self.meanwhile.values().flatten();
-        let task = all.find(|one| one.task == Task::Thread && one.id == number)?;
-        let own = name(self.strings.get(task.name));
-        let is_distinct = task.name != 0 && !self.facts.process.starts_with(&own);
+        let (_, id) = names.threads.get(&number)?;
+        let own = name(self.strings.get(*id));
+        let is_distinct = !self.facts.process.starts_with(&own);
         is_distinct.then_some(own)
     }
 }
@@ -467,8 +516,8 @@ impl Produced {
         });
     }
 
-    /// Returns the kind of sleep that the task is in at most of the samples at which it is at work; `None` if it is on a
-    /// processor at most of them.
+    /// Returns the kind of sleep that the task is in at most of the samples at which it is at work; `None` if it is on
+    /// a processor at most of them.
     fn sleep(&self) -> Option<SleepKind> {
         let asleep = self.asleep.iter();
         let asleep = asleep.max_by_key(|(kind, count)| (**count, **kind));

@@ -4,7 +4,9 @@
 use tllmprof_record::Used;
 use tllmprof_report::Verdict;
 
-use super::synthetic::{COPY, COPY_ASYNC, LAUNCH, MS, SyntheticLoop, US, WAIT, report, yes};
+use super::synthetic::{
+    COPY, COPY_ASYNC, LAUNCH, MS, SyntheticLoop, US, WAIT, find_finding, report, yes,
+};
 use super::{finds, says, times};
 
 #[test]
@@ -155,6 +157,17 @@ fn a_thread_without_a_processor() {
         evidence,
         "another thread was given the processor 3.00 times a step: 11.0 % of the time"
     );
+    // It costs nothing either if the GPU works meanwhile.
+    let behind_work = report(&[SyntheticLoop {
+        used: used.to_vec(),
+        calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 5 * MS, 9500 * US)],
+        kernels: vec![(0, 9900 * US)],
+        ..SyntheticLoop::default()
+    }]);
+    let finding = find_finding(&behind_work, "preempted");
+    assert_eq!(finding.verdict, Verdict::No, "{finding:#?}");
+    let meanwhile = " of the time; the GPU has nothing to do meanwhile 0.";
+    assert!(finding.evidence.contains(meanwhile), "{finding:#?}");
     // A wait for a processor costs nothing if it happens while the thread waits for the GPU.
     let waits = SyntheticLoop {
         used: used.to_vec(),

@@ -94,7 +94,8 @@ fn graphs_that_take_equally_long_cost_nothing() {
     let (evidence, _) = judged(flat, Verdict::No);
     let cost = "; by the graphs of 16 and 32 tokens they would take 11.9 ms of GPU time, not 11.9 ms: 0.0 % of the time";
     assert_eq!(evidence, PADDED.to_owned() + cost);
-    // Random differences of the times are no cost: here, some padded batches take longer, and others less long.
+    // Random differences of the times are no cost: here, some padded batches take longer than the estimate, and others
+    // take less time.
     let random = SyntheticLoop {
         replays: Some(|n| {
             let more = if n % 2 == 0 { 2 * MS } else { 0 };

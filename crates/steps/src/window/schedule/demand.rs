@@ -50,9 +50,9 @@ impl Schedule {
         last.is_some_and(|last| last < first)
     }
 
-    /// Interrupts the open window of steady iterations for a requested window that begins with iteration
-    /// `first`. The open window closes before `first` and opens again later, unless it has reached its part
-    /// with kernels. Returns true if it is interrupted.
+    /// Interrupts the open window of steady iterations for a requested window that begins with iteration `first`. The
+    /// open window closes before `first` and opens again later, unless it has reached its part with kernels. Returns
+    /// true if it is interrupted. Does nothing if another window was requested before.
     pub fn give_way(&mut self, first: u64) -> bool {
         self.demanded.is_none() && self.make_way(first)
     }
@@ -169,8 +169,8 @@ impl Schedule {
         true
     }
 
-    /// Makes the open window on demand end with `iteration`. Unlike [`Schedule::stop`], this does not cancel a window
-    /// on demand that has not opened.
+    /// If the open window is one on demand, makes it end with `iteration`. Unlike [`Schedule::stop`], does not cancel a
+    /// window on demand that has not opened.
     pub fn stop_open(&mut self, iteration: u64) {
         let demanded = self.demanded.take();
         if self.open.is_some_and(|open| open.on_demand) {

@@ -242,7 +242,7 @@ fn an_open_steady_window_gives_way_and_opens_again() {
 
 #[test]
 fn a_steady_window_that_opens_after_the_request_gives_way_in_time() {
-    // The window is requested while step times still settle. The planned window opens at iteration 24.
+    // The window is requested before step times have settled. The planned window opens at iteration 24.
     let asked = window(60, 69);
     let (closed, _) = drive_steady(400, |schedule, n| {
         if n == 10 {

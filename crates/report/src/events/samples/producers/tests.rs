@@ -422,3 +422,21 @@ fn a_task_at_work_may_be_the_cause_of_a_wait_for_input_from_outside() {
     let reads = with_child(|_| asleep(SleepKind::File, false));
     assert_eq!(reads, all(BLOCKED_IN_TAKE));
 }
+
+#[test]
+fn a_thread_has_its_latest_name() {
+    let mut strings = Strings::default();
+    strings.add(1, b"python");
+    strings.add(2, b"loader");
+    let named = |name| Meanwhile {
+        name,
+        ..meanwhile((Task::Thread, OTHER, BUSY))
+    };
+    let tasks = HashMap::from([
+        (10, vec![named(1)]),
+        (30, vec![named(0)]),
+        (20, vec![named(2)]),
+    ]);
+    let names = TaskNames::collect(&tasks, &strings);
+    assert_eq!(names.threads[&OTHER], (20, 2));
+}

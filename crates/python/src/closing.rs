@@ -1,4 +1,5 @@
-//! Counts the threads that run Python code of the library, and lets no more of them begin once the interpreter ends.
+//! Counts the threads that run Python code of the library, and lets no more threads begin to do so once the interpreter
+//! ends.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
@@ -9,13 +10,14 @@ use tllmprof_platform::lifecycle;
 use tllmprof_sync::wait;
 use tllmprof_sync::wake;
 
-/// The longest time that the end of the interpreter waits for threads that still run Python code of the library.
-/// `WRITE_TIMEOUT` applies instead while PyTorch's profiler collects or writes a trace.
+/// The longest time that the end of the interpreter waits for threads that still run Python code of the library, or
+/// have released the GIL in [`without_gil`]. `WRITE_TIMEOUT` applies instead while PyTorch's profiler collects or
+/// writes a trace.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval at which the end of the interpreter checks again if such a trace is still being written.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Length of one wait of a thread that waits forever.
+/// Duration of one wait in [`park`], which repeats the wait forever.
 const PARKED_WAIT: Duration = Duration::from_secs(3600);
 
 lifecycle::global! {
@@ -28,9 +30,9 @@ lifecycle::global! {
     #[fork(reset)]
     #[restart(keep)]
     static INSIDE: AtomicU32 = AtomicU32::new(0);
-    /// Number of threads of the program that have released the GIL in the library's code, and are going to take it
-    /// again. They are not counted in `INSIDE`, because no other thread has to release the GIL for them while they do
-    /// the library's work.
+    /// Number of threads of the program that have released the GIL in the library's code ([`without_gil`]), and are
+    /// going to take it again. They are not counted in `INSIDE`: they do the library's work without the GIL, so a
+    /// thread that holds the GIL may wait for this work.
     #[fork(reset)]
     #[restart(keep)]
     static RELEASED: AtomicU32 = AtomicU32::new(0);
@@ -84,9 +86,10 @@ pub(crate) fn inside() -> Option<Inside> {
 }
 
 /// Runs `act` without the GIL, like [`Python::without_gil`], on a thread of the program that continues to run Python
-/// code. The end of the interpreter waits for this thread until it has the GIL again: up to 3.13, CPython would
-/// otherwise end the thread with `pthread_exit`, whose unwinding through the library's code aborts the process. Once
-/// the interpreter is ending, `act` runs with the GIL.
+/// code. The end of the interpreter waits, for a limited time (see [`close`]), until this thread has the GIL again: up
+/// to 3.13, CPython would otherwise end the thread with `pthread_exit`, whose unwinding through the library's code
+/// aborts the process. If that time has passed, the thread waits forever instead. If the interpreter is already ending
+/// when this function is called, `act` runs with the GIL.
 pub(crate) fn without_gil<R: Send>(py: Python<'_>, act: impl FnOnce() -> R + Send) -> R {
     let api = py.api;
     let Some(released) = Flight::begin(&RELEASED, &CLOSED).filter(|_| api.runs()) else {
@@ -95,7 +98,7 @@ pub(crate) fn without_gil<R: Send>(py: Python<'_>, act: impl FnOnce() -> R + Sen
     let (result, _released) = py.without_gil(move || {
         let result = act();
         if !api.runs() {
-            // The end of the interpreter has waited in vain, so this thread can never have the GIL again.
+            // The interpreter is ending and no longer waits for this thread, so the thread must not take the GIL again.
             drop(released);
             park();
         }
@@ -113,7 +116,7 @@ fn park() -> ! {
     }
 }
 
-/// Closes the gate because the interpreter ends: no more threads may run Python code of the library. Waits for the
+/// Closes the library's entry to Python because the interpreter ends: no more threads may run Python code of the library. Waits for the
 /// threads that already do, and for those that have released the GIL ([`without_gil`]). The wait is limited to
 /// [`END_TIMEOUT`], or to `WRITE_TIMEOUT` while `writes` returns true, which means that PyTorch's profiler collects or
 /// writes a trace.
@@ -132,8 +135,8 @@ pub(crate) fn close(py: Python<'_>, writes: fn() -> bool) {
     }
 }
 
-/// Waits until `inside` is 0, which means that none of the threads that it counts is left. The wait ends `patience()`
-/// after `since`; the result of `patience` may change during the wait.
+/// Waits until `inside`, a number of threads, is 0. The wait ends at the latest when the time `patience()` has passed
+/// since `since`. The result of `patience` may change during the wait.
 fn await_empty(inside: &AtomicU32, since: Instant, patience: impl Fn() -> Duration) {
     loop {
         let count = inside.load(Ordering::SeqCst);
