@@ -190,6 +190,11 @@ impl WindowList {
         self.is_steady
     }
 
+    /// Returns true if the list has windows of given iteration numbers.
+    pub fn is_numbered(&self) -> bool {
+        !self.is_empty() && !self.is_steady
+    }
+
     /// Returns true if the list is a single window that starts once iteration times have settled, and that lasts until
     /// it has enough iterations for its statistics.
     pub fn is_auto(&self) -> bool {

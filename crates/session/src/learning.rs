@@ -6,7 +6,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use tllmprof_calls::Call;
-use tllmprof_config::{IterationRange, Step};
+use tllmprof_config::{IterationRange, Settings, Step};
 use tllmprof_learn::{Inner, LearnedRule, Learner, Trail, Trails};
 use tllmprof_platform::lifecycle;
 
@@ -51,12 +51,14 @@ pub(crate) fn memory() -> Memory {
 }
 
 /// Returns the number of imports ([`engines::imports`]) of engines whose step function is awaited. Returns 0 unless the
-/// rule is `auto`: with `auto:inner`, no engine's step function is used, so none is awaited.
+/// rule is `auto`: with `auto:inner`, no engine's step function is used, so none is awaited. Also returns 0 if windows
+/// of given iteration numbers are planned: a program that imports an engine and does not use it would have none of them.
 fn engine_imports() -> u32 {
-    match crate::activity::settings().map(|settings| &settings.step) {
-        Some(Step::Auto) => engines::imports(),
-        _ => 0,
-    }
+    let settings = crate::activity::settings();
+    let awaits = |settings: &&Settings| {
+        matches!(settings.step, Step::Auto) && !settings.windows.is_numbered()
+    };
+    settings.filter(awaits).map_or(0, |_| engines::imports())
 }
 
 /// Returns the trail (the list of recent calls, which the learner reads) of thread number `thread`; `None` if no steps

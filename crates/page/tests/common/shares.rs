@@ -77,7 +77,14 @@ pub(crate) fn are_the_same(shown: &TestPage) -> Value {
         if !is_of_ledger || inside["idle"]["max_ns"] != 0 {
             continue;
         }
-        let by_ledger = sum(rows(process, side), |row| row["kind"] == kind);
+        // Waits in copies have a row of their own in the ledger, and are not part of the share.
+        let is_in_copy = |row: &Value| {
+            let cause = row["cause"].as_str().unwrap();
+            cause.starts_with("waiting for the GPU in a copy")
+        };
+        let by_ledger = sum(rows(process, side), |row| {
+            row["kind"] == kind && !is_in_copy(row)
+        });
         let of = of.as_f64().unwrap();
         // In the ledger (the table of time by cause), waits that are too small for a row of their own are in the row
         // for other causes.

@@ -17,7 +17,7 @@ use crate::events::window::Window;
 use crate::findings::Confidence;
 use crate::iterations::sum::Sum;
 use crate::ledger::slow::LARGE_BATCH_RATIO;
-use crate::ledger::{Basis, Claim, Claims, LedgerKind, is_wait_in_copy};
+use crate::ledger::{Basis, Claim, Claims, LedgerKind};
 use crate::numbers::bootstrap::Statistic;
 use crate::numbers::quantiles::Quantiles;
 use crate::numbers::units::Share;
@@ -329,9 +329,7 @@ impl<'a> Evidence<'a> {
     /// wait. So the waits in these copies are estimated from the calls' time (see [`MAX_TRANSFER_NS`]).
     pub(crate) fn waits_for_work(&self) -> f64 {
         let ledger = &self.process.ledger;
-        let rows = ledger.host.iter().chain(&ledger.folded.host);
-        let in_copies = rows.filter(|row| is_wait_in_copy(&row.cause));
-        let in_copies = in_copies.fold(0.0, |sum, row| sum + row.share);
+        let in_copies = ledger.share_in_copies();
         let worked = 1.0 - ledger.host_share(LedgerKind::Requests);
         let others = self.waits() - in_copies / worked.max(f64::EPSILON);
         let copies = self.calls(CallCount::copies_to_host);

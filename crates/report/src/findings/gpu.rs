@@ -99,7 +99,13 @@ pub(crate) fn low(one: &Evidence<'_>) -> Judgement {
     let bandwidth = metrics.and_then(|metrics| metrics.bandwidth);
     let host = match one.waits() {
         _ if one.process.facts.origin.lacks(Data::Calls) => String::new(),
-        waits if waits < MAX_MENTIONED_WAITS => format!("; the host waits for it {}", Share(waits)),
+        waits if waits < MAX_MENTIONED_WAITS => {
+            let in_copies = match one.process.ledger.share_in_copies() > 0.0 {
+                true => ", copies included",
+                false => "",
+            };
+            format!("; the host waits for it {}{in_copies}", Share(waits))
+        }
         _ => String::new(),
     };
     let between = one.process.kernels.between_iterations();

@@ -228,6 +228,19 @@ impl Ledger {
     pub fn host_share(&self, kind: LedgerKind) -> f64 {
         self.host_kinds.get(&kind).copied().unwrap_or(0.0)
     }
+
+    /// Returns the share of waits for the GPU in the host's time, as a fraction, without the time in which copies to the
+    /// host wait.
+    pub(crate) fn share_of_waits(&self) -> f64 {
+        (self.host_share(LedgerKind::Wait) - self.share_in_copies()).max(0.0)
+    }
+
+    /// Returns the share of the host's time in which copies to the host wait for the GPU, or transfer data, as a fraction.
+    pub(crate) fn share_in_copies(&self) -> f64 {
+        let rows = self.host.iter().chain(&self.folded.host);
+        let in_copies = rows.filter(|row| keys::is_wait_in_copy(&row.cause));
+        in_copies.fold(0.0, |sum, row| sum + row.share)
+    }
 }
 
 /// Returns the difference between two lists of rows, as a fraction: the sum of the amounts by which

@@ -21,8 +21,8 @@ use crate::events::window::Window;
 use crate::iterations::outside::Outside;
 use crate::iterations::sum::Sum;
 use crate::iterations::unqualified::{Others, unqualified};
+use crate::ledger::Ledger;
 use crate::ledger::slow::Slow;
-use crate::ledger::{Ledger, LedgerKind};
 use crate::metrics::Metrics;
 use crate::python::Python;
 
@@ -52,7 +52,7 @@ pub(crate) fn read(
     let mut sum = Sum::new(&counted.windows);
     let mut spent = ledger::read(recording, &clock, &mut known, &mut counted, sum.as_ref())?;
     if let Some(sum) = &mut sum {
-        sum.wait_share = spent.all.host_share(LedgerKind::Wait);
+        sum.wait_share = spent.all.share_of_waits();
     }
     forget_missing(&known.facts.origin, sum.as_mut(), &mut spent, &mut counted);
     let record = record(header, &clock, &known, &counted, damage);
