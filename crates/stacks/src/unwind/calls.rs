@@ -2,7 +2,7 @@
 //! of a function for a jump to another function.
 
 use core::hash::BuildHasherDefault;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use tllmprof_platform::peek;
 use tllmprof_python::stacks::OfAddress;
@@ -27,7 +27,7 @@ pub(crate) enum CallInstruction {
 pub(super) struct CallInstructions {
     before: HashMap<usize, Option<CallInstruction>, BuildHasherDefault<OfAddress>>,
     /// For each pair of function addresses that was examined: true if the first function jumps to the second one.
-    jumps: BTreeMap<(usize, usize), bool>,
+    jumps: HashMap<(usize, usize), bool, BuildHasherDefault<OfAddress>>,
 }
 
 impl CallInstructions {
