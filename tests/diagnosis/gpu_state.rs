@@ -180,16 +180,35 @@ fn a_throttled_shared_and_far_gpu_is_named() {
 
 #[test]
 fn a_gpu_at_its_own_power_limit_has_a_note() {
-    for (nvml, limit) in [("", " (700 W)"), ("no-limits", "")] {
-        let scratch = Scratch::new("power-limited");
-        let mut command = prepare(&scratch, Some("clock 1200\nreasons 4\n"), "0\n");
-        let report = report(&scratch, command.env("STANDIN_NVML", nvml));
-        assert_eq!(finding(&report, "throttled").0, "no");
-        let (verdict, evidence) = finding(&report, "power-limited");
-        assert_eq!(verdict, "yes", "{evidence}");
-        let part = format!("power limit{limit} 100 % of the time: the SM clock is 1200 MHz then");
-        assert!(evidence.contains(&part), "{evidence}");
+    let scratch = Scratch::new("power-limited");
+    let mut command = prepare(&scratch, Some("clock 1200\nreasons 4\n"), "0\n");
+    let report = report(&scratch, &mut command);
+    assert_eq!(finding(&report, "throttled").0, "no");
+    let (verdict, evidence) = finding(&report, "power-limited");
+    assert_eq!(verdict, "yes", "{evidence}");
+    let part = "power limit (700 W) 100 % of the time: the SM clock is 1200 MHz then";
+    assert!(evidence.contains(part), "{evidence}");
+}
+
+#[test]
+fn a_power_limit_that_may_be_lowered_is_a_cause() {
+    let scratch = Scratch::new("unknown-power-limit");
+    let mut command = prepare(&scratch, Some("clock 1200\nreasons 4\n"), "0\n");
+    let report = report(&scratch, command.env("STANDIN_NVML", "no-limits"));
+    let (verdict, evidence) = finding(&report, "throttled");
+    assert_eq!(verdict, "yes", "{evidence}");
+    for part in [
+        "100 % of the time by power (software power cap): 1200 MHz then",
+        "it is not known if its power limit is the board's default",
+    ] {
+        assert!(evidence.contains(part), "{evidence}");
     }
+    let (verdict, evidence) = finding(&report, "power-limited");
+    assert_eq!(verdict, "no", "{evidence}");
+    assert!(
+        evidence.contains("it is not known if the power limit is the board's default"),
+        "{evidence}"
+    );
 }
 
 #[test]
@@ -206,21 +225,22 @@ fn a_healthy_gpu_is_not_named() {
 }
 
 #[test]
-fn a_container_tells_only_how_many_processes_there_are() {
+fn in_a_container_the_other_processes_are_not_known() {
     let scratch = Scratch::new("container");
     // These process numbers are larger than any that the kernel assigns, so no process of this machine has them.
     let state = "process 4194901 60\nprocess 4194902 40\n";
     let report = report(&scratch, &mut prepare(&scratch, Some(state), "0\n"));
     let (verdict, evidence) = finding(&report, "shared-gpu");
     let namespace = fs::read_link("/proc/self/ns/pid").unwrap();
-    match namespace.to_str() {
-        Some("pid:[4026531836]") => assert!(evidence.contains("process 4194901"), "{evidence}"),
-        _ => assert!(
-            evidence.contains("one whose number is of another PID namespace"),
-            "{evidence}"
+    let (expected, part) = match namespace.to_str() {
+        Some("pid:[4026531836]") => ("yes", "process 4194901"),
+        _ => (
+            "unknown",
+            "or lists them by numbers of the host, as in a container",
         ),
-    }
-    assert_eq!(verdict, "yes", "{evidence}");
+    };
+    assert_eq!(verdict, expected, "{evidence}");
+    assert!(evidence.contains(part), "{evidence}");
 }
 
 #[test]
