@@ -1,24 +1,27 @@
-//! Decodes the machine instruction before a return address, to find the function that it calls. Also searches the start
-//! of a function for a jump to another function.
+//! Stores what is known of the call instructions before return addresses and of jumps between functions, so that each
+//! is decoded once.
 
 use core::hash::BuildHasherDefault;
 use std::collections::HashMap;
 
+use tllmprof_instructions::{CallInstruction, CodeMemory, call_before, jumps};
 use tllmprof_platform::peek;
 use tllmprof_python::stacks::OfAddress;
 
 /// The most return addresses whose call instruction is stored.
 const MAX_ADDRESSES: usize = 1 << 12;
+/// The most pairs of functions in `jumps`.
+const MAX_JUMPS: usize = 1 << 10;
 
-/// A call instruction, with the function that it calls, if it is known.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum CallInstruction {
-    /// A call of the function with this address. The call is direct, or it uses an entry in a table
-    /// that the linker made. The call may also lead to a stub of the linker that jumps through such
-    /// an entry.
-    Of(usize),
-    /// A call of an address in a register or in memory. The function is unknown.
-    Indirect,
+/// The memory of this process.
+struct OwnMemory;
+
+impl CodeMemory for OwnMemory {
+    fn bytes<const N: usize>(&self, address: usize) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        peek::copy(address, &mut bytes)?;
+        Some(bytes)
+    }
 }
 
 /// The call instruction before each return address that was looked up; `None` if there is no call
@@ -39,7 +42,7 @@ impl CallInstructions {
         *self
             .before
             .entry(address)
-            .or_insert_with(|| before(address))
+            .or_insert_with(|| call_before(&OwnMemory, address))
     }
 
     /// Returns true if the code at the start of the function `from` contains a jump to the start of the function `to`.
@@ -47,126 +50,11 @@ impl CallInstructions {
         if self.jumps.len() >= MAX_JUMPS {
             self.jumps.clear();
         }
-        *self.jumps.entry((from, to)).or_insert_with(|| {
-            bytes::<JUMP_BYTES>(from).is_some_and(|code| has_jump(&code, from, to))
-        })
+        *self
+            .jumps
+            .entry((from, to))
+            .or_insert_with(|| jumps(&OwnMemory, from, to))
     }
-}
-
-/// The most pairs of functions in `jumps`.
-const MAX_JUMPS: usize = 1 << 10;
-/// Number of bytes at the start of a function that are searched for a jump to another function. Functions that only
-/// check their arguments before they jump are shorter.
-const JUMP_BYTES: usize = 64;
-
-#[cfg(target_arch = "x86_64")]
-fn before(address: usize) -> Option<CallInstruction> {
-    let code = bytes::<7>(address.wrapping_sub(7))?;
-    match code {
-        // These bytes are the code of `call *ENTRY(%rip)`, a call through a table entry.
-        [_, 0xff, 0x15, a, b, c, d] => entry([a, b, c, d], address).map(CallInstruction::Of),
-        // These bytes are the code of `call FUNCTION`, a direct call.
-        [_, _, 0xe8, a, b, c, d] => {
-            let target = relative([a, b, c, d], address);
-            Some(CallInstruction::Of(jumps_to(target).unwrap_or(target)))
-        }
-        _ => is_indirect(code).then_some(CallInstruction::Indirect),
-    }
-}
-
-/// Returns true if the code ends with an indirect call (`ff /2`). The byte after `ff` determines
-/// the length.
-#[cfg(target_arch = "x86_64")]
-fn is_indirect(code: [u8; 7]) -> bool {
-    (2..=code.len()).any(|length| {
-        let [0xff, operand, ..] = code[code.len() - length..] else {
-            return false;
-        };
-        let (mode, is_call, place) = (operand >> 6, operand >> 3 & 7 == 2, operand & 7);
-        let distance = match (mode, place) {
-            (0, 5) | (2, _) => 4,
-            (1, _) => 1,
-            _ => 0,
-        };
-        let has_index = mode != 3 && place == 4;
-        is_call && length == 2 + usize::from(has_index) + distance
-    })
-}
-
-/// Returns the target of a stub `jmp *ENTRY(%rip)`. An `endbr64` or a `bnd` prefix may come first.
-#[cfg(target_arch = "x86_64")]
-fn jumps_to(stub: usize) -> Option<usize> {
-    const ENDBR64: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
-    let code = bytes::<11>(stub)?;
-    let rest = code.strip_prefix(ENDBR64).unwrap_or(&code);
-    let rest = rest.strip_prefix(&[0xf2]).unwrap_or(rest);
-    let [0xff, 0x25, a, b, c, d, ..] = *rest else {
-        return None;
-    };
-    let length = code.len() - rest.len() + 6;
-    entry([a, b, c, d], stub.wrapping_add(length))
-}
-
-/// Returns true if code that lies at `from` contains a jump to `to`, with a distance of four bytes: `jmp` (`e9`) or a
-/// conditional jump (`0f 80` to `0f 8f`). The code is not decoded but searched at each byte, and the first byte of a
-/// conditional jump is not examined: other code hardly ever looks like a jump to exactly this address.
-#[cfg(target_arch = "x86_64")]
-fn has_jump(code: &[u8], from: usize, to: usize) -> bool {
-    let mut places = code.windows(5).enumerate();
-    places.any(|(at, bytes)| {
-        let [0xe9 | 0x80..=0x8f, a, b, c, d] = *bytes else {
-            return false;
-        };
-        relative([a, b, c, d], from.wrapping_add(at + bytes.len())) == to
-    })
-}
-
-/// Returns the function address in a table entry. `distance` is the signed distance of the entry
-/// from the end of the instruction that uses it.
-#[cfg(target_arch = "x86_64")]
-fn entry(distance: [u8; 4], behind: usize) -> Option<usize> {
-    bytes(relative(distance, behind)).map(usize::from_le_bytes)
-}
-
-#[cfg(target_arch = "x86_64")]
-fn relative(distance: [u8; 4], behind: usize) -> usize {
-    behind.wrapping_add_signed(i32::from_le_bytes(distance) as isize)
-}
-
-#[cfg(target_arch = "aarch64")]
-fn before(address: usize) -> Option<CallInstruction> {
-    let at = address.wrapping_sub(4);
-    let code = u32::from_le_bytes(bytes(at)?);
-    let words = (code << 6).cast_signed() >> 6;
-    match code {
-        // These bits are the code of `bl FUNCTION`, a direct call.
-        _ if code >> 26 == 0b10_0101 => Some(CallInstruction::Of(
-            at.wrapping_add_signed(words as isize * 4),
-        )),
-        // These bits are the code of `blr REGISTER`, a call of an address in a register.
-        _ if code & 0xffff_fc1f == 0xd63f_0000 => Some(CallInstruction::Indirect),
-        _ => None,
-    }
-}
-
-/// Returns true if code that lies at `from` contains a jump to `to` (`b FUNCTION`).
-#[cfg(target_arch = "aarch64")]
-fn has_jump(code: &[u8], from: usize, to: usize) -> bool {
-    code.chunks_exact(4).enumerate().any(|(at, bytes)| {
-        let &[a, b, c, d] = bytes else {
-            return false;
-        };
-        let code = u32::from_le_bytes([a, b, c, d]);
-        let words = (code << 6).cast_signed() >> 6;
-        let target = from.wrapping_add_signed((at as isize + words as isize) * 4);
-        code >> 26 == 0b00_0101 && target == to
-    })
-}
-
-fn bytes<const N: usize>(address: usize) -> Option<[u8; N]> {
-    let mut bytes = [0; N];
-    peek::copy(address, &mut bytes)?;
-    Some(bytes)
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]
@@ -174,47 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn indirect_calls_are_known_by_their_instruction() {
-        let code = |tail: &[u8]| {
-            let mut code = [0x90; 7];
-            code[7 - tail.len()..].copy_from_slice(tail);
-            is_indirect(code)
-        };
-        // The indirect calls *%rax, *%r13, *(%rax), *0x18(%rax), *0x8(%rsp), *0x100(%rbx),
-        // *0x100(%rsp), *(%r12).
-        for tail in [
-            &[0xff, 0xd0][..],
-            &[0x41, 0xff, 0xd5],
-            &[0xff, 0x10],
-            &[0xff, 0x50, 0x18],
-            &[0xff, 0x54, 0x24, 0x08],
-            &[0xff, 0x93, 0, 1, 0, 0],
-            &[0xff, 0x94, 0x24, 0, 1, 0, 0],
-            &[0x41, 0xff, 0x14, 0x24],
-        ] {
-            assert!(code(tail), "{tail:x?}");
-        }
-        // None of these is a call instruction: jmp *%rax, push (%rax), and a call whose distance is
-        // cut off.
-        for tail in [&[0xff, 0xe0][..], &[0xff, 0x30], &[0xff, 0x50]] {
-            assert!(!code(tail), "{tail:x?}");
-        }
-    }
-
-    #[test]
-    fn jumps_to_another_function_are_known_by_their_distance() {
-        // The code is `cmp %rcx,%rdx; ja ...; jmp +0x100`, and lies at 0x1000. The jump ends at 0x100a.
-        let code = [0x48, 0x39, 0xca, 0x77, 0x05, 0xe9, 0, 1, 0, 0, 0x90];
-        assert!(has_jump(&code, 0x1000, 0x110a));
-        assert!(!has_jump(&code, 0x1000, 0x110b));
-        // The code is `ja -0x10`, and ends at 0x1006.
-        let code = [0x0f, 0x87, 0xf0, 0xff, 0xff, 0xff];
-        assert!(has_jump(&code, 0x1000, 0xff6));
-        assert!(!has_jump(&[], 0x1000, 0x1000));
-    }
-
-    #[test]
-    fn calls_by_the_linkers_tables_lead_to_their_function() {
+    fn calls_in_this_process_lead_to_their_function() {
         // The code is `call 1f; 1: jmp *2f(%rip); 2: FUNCTION`, followed by `call *2b(%rip)`.
         let mut code = vec![0xe8, 0, 0, 0, 0, 0xff, 0x25, 0, 0, 0, 0];
         code.extend(0x1234_usize.to_le_bytes());
@@ -222,11 +70,10 @@ mod tests {
         code.extend((-14_i32).to_le_bytes());
         let padded = [&[0x90; 2][..], &code].concat();
         let start = padded.as_ptr().addr();
-        assert_eq!(before(start + 7), Some(CallInstruction::Of(0x1234)));
-        assert_eq!(
-            before(start + padded.len()),
-            Some(CallInstruction::Of(0x1234))
-        );
-        assert_eq!(before(16), None);
+        let mut calls = CallInstructions::default();
+        let of_function = Some(CallInstruction::Of(0x1234));
+        assert_eq!(calls.before(start + 7), of_function);
+        assert_eq!(calls.before(start + padded.len()), of_function);
+        assert_eq!(calls.before(16), None);
     }
 }

@@ -9,11 +9,12 @@
 mod calls;
 mod rules;
 
+use tllmprof_instructions::CallInstruction;
 use tllmprof_platform::ids;
 use tllmprof_platform::peek;
 
 use super::modules::Modules;
-use calls::{CallInstruction, CallInstructions};
+use calls::CallInstructions;
 use rules::{Caller, Cfa, Rules, Saved, UnwindInfo, UnwindRule};
 
 /// The most frames that are unwound: of a sleeping thread's stack, and of a copy of a stack.
