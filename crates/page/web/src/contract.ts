@@ -401,7 +401,7 @@ export interface Sum {
     without_kernels: Quantiles | null;
     /** The distribution of the time per iteration that the iteration's thread waited for the GPU in CUDA calls. */
     wait: Quantiles;
-    /** The share of the iterations' time that their threads waited for the GPU in CUDA calls. It is based on the same iterations as `wait`. Unit: part of 1. */
+    /** The share of the iterations' time that their threads waited for the GPU in CUDA calls, without waits in copies. It is based on the same iterations as `wait`. Unit: part of 1. */
     wait_share: number;
     /** The share of waits for Python's global interpreter lock (GIL) in the time of all iterations. This time does not include waits for requests. Unit: part of 1. */
     gil_wait_share: number;

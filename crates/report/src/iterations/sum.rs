@@ -60,8 +60,8 @@ pub struct Sum {
     pub without_kernels: Option<Quantiles>,
     /// The distribution of the time per iteration that the iteration's thread waited for the GPU in CUDA calls.
     pub wait: Quantiles,
-    /// The share of the iterations' time that their threads waited for the GPU in CUDA calls, without waits in copies. It
-    /// is based on the same iterations as `wait`.
+    /// The share of the iterations' time that their threads waited for the GPU in CUDA calls, without waits in copies.
+    /// It is based on the same iterations as `wait`.
     // This field is set later, from the ledger (time by cause), which counts each nanosecond only once.
     #[schemars(extend("unit" = "part of 1"))]
     pub wait_share: f64,

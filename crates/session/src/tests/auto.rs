@@ -267,7 +267,7 @@ fn import_vllm() -> usize {
 
 #[test]
 fn a_requested_window_waits_for_the_function_of_an_engine_in_the_process() {
-    let process = Process::new("TLLMPROF_START_STOP=5000");
+    let process = Process::new("TLLMPROF_START_STOP=steady:1000");
     let index = import_vllm();
     (0..200).for_each(|_| step());
     let asked = live::ask(WindowRequest {
@@ -291,40 +291,81 @@ fn a_requested_window_waits_for_the_function_of_an_engine_in_the_process() {
 
 #[test]
 fn an_engines_function_that_is_never_called_is_reported() {
-    let process = Process::new("TLLMPROF_START_STOP=5-6");
+    let process = Process::new("TLLMPROF_START_STOP=steady:5");
     import_vllm();
     (0..200).for_each(|_| step());
     assert_eq!(
         process.exit(),
-        "window 5-6 never opened: auto waited for the first call of \
+        "window of 5 steady iterations never opened: auto waited for the first call of \
          py:vllm.v1.worker.gpu.model_runner:GPUModelRunner.prepare_inputs, the step of vLLM, model runner V2; it made \
          200 graph launches, 400 kernel launches and 200 stream waits"
     );
 }
 
+/// Makes steps until `is_reached` is true of the switches, and returns the switches.
+fn steps_until(process: &Process, is_reached: fn(&[String]) -> bool) -> Vec<String> {
+    for _ in 0..2000 {
+        let switches = process.switches();
+        if is_reached(&switches) {
+            return switches;
+        }
+        step();
+    }
+    panic!("{:?}", process.switches());
+}
+
 #[test]
 fn the_function_of_an_engine_replaces_a_learnt_step_once_no_window_is_open() {
-    let process = Process::new("TLLMPROF_START_STOP=150-159");
-    (0..155).for_each(|_| step());
+    let process = Process::new("TLLMPROF_START_STOP=steady:20");
+    steps_until(&process, |switches| switches.len() == 1);
     let index = engines::in_python()
         .position(|function| function.to_string().contains("Scheduler.run_batch"))
         .expect("SGLang is known");
     assert!(engines::is_step(index));
     passes(Counted::Python);
     assert!(engines::counted(Counted::Python).is_some());
-    (0..45).for_each(|_| step());
-    let switches = process.switches();
+    let switches = steps_until(&process, |switches| switches.len() == 2);
+    let window = switches[0].rsplit_once(" open ").expect("it opens").1;
+    let last: u64 = window.rsplit_once('-').expect("a range").1.parse().unwrap();
     assert_eq!(
-        switches,
-        ["In(150): open 150-159", "In(160): close 150-159"],
+        switches[1],
+        format!("In({}): close {window}", last + 1),
         "the function was called within the window"
     );
+    (0..5).for_each(|_| step());
     passes(Counted::Python);
-    let line = "auto: SGLang is known: from iteration 201 on, py:sglang.";
+    let line = "auto: SGLang is known: from iteration ";
     let lines = process.log.lines();
-    assert!(lines.iter().any(|said| said.starts_with(line)), "{lines:?}");
+    let first = lines.iter().find_map(|said| said.strip_prefix(line));
+    let (first, rule) = first.and_then(|rest| rest.split_once(' ')).expect(line);
+    let first: u64 = first.parse().unwrap();
+    assert!(
+        first > last + 1 && rule.starts_with("on, py:sglang."),
+        "{lines:?}"
+    );
     (0..2).for_each(|_| passes(Counted::Python));
-    assert!(process.exit().starts_with("window 150-159 captured: 20"));
+    let said = format!("window {window} captured: {} iterations", first + 3);
+    assert!(process.exit().starts_with(&said), "{said}");
+}
+
+#[test]
+fn planned_windows_of_given_iteration_numbers_wait_for_no_engine() {
+    let process = Process::new("TLLMPROF_START_STOP=100-102,150");
+    let index = import_vllm();
+    (0..120).for_each(|_| step());
+    assert!(engines::is_step(index));
+    passes(Counted::Python);
+    (0..60).for_each(|_| step());
+    assert_eq!(
+        process.switches(),
+        [
+            "In(100): open 100-102",
+            "In(103): close 100-102",
+            "In(150): open 150",
+            "In(151): close 150"
+        ],
+        "all iterations are counted by one rule"
+    );
 }
 
 #[test]
