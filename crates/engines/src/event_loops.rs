@@ -1,6 +1,8 @@
 //! Python functions that run an event loop: those of asyncio, and the entry points of uvloop, whose loop is native
 //! code.
 
+use crate::python_function::PythonFunction;
+
 /// Functions that run an event loop: the end of the path of their file, and their names without the class. The loop
 /// calls callbacks of the program in these functions.
 const LOOP_FUNCTIONS: [(&str, &[&str]); 4] = [
@@ -20,9 +22,9 @@ const WAIT_FUNCTION: (&str, &str) = ("/selectors.py", "select");
 /// Returns true if a Python function runs an event loop. `function` has the form `QUALNAME (FILE:LINE)`.
 #[must_use]
 pub fn runs_event_loop(function: &str) -> bool {
-    parse(function).is_some_and(|(name, file)| {
+    PythonFunction::parse(function).is_some_and(|function| {
         let mut known = LOOP_FUNCTIONS.iter();
-        known.any(|(end, names)| file.ends_with(end) && names.contains(&name))
+        known.any(|(end, names)| function.file.ends_with(end) && names.contains(&function.name()))
     })
 }
 
@@ -30,17 +32,10 @@ pub fn runs_event_loop(function: &str) -> bool {
 /// event loop (see [`runs_event_loop`]) has called it. `function` has the form `QUALNAME (FILE:LINE)`.
 #[must_use]
 pub fn waits_for_events(function: &str) -> bool {
-    parse(function).is_some_and(|(name, file)| {
+    PythonFunction::parse(function).is_some_and(|function| {
         let (end, wait) = WAIT_FUNCTION;
-        file.ends_with(end) && name == wait
+        function.file.ends_with(end) && function.name() == wait
     })
-}
-
-/// Splits `QUALNAME (FILE:LINE)`. Returns the name of the function without its class, and the path of its file.
-fn parse(function: &str) -> Option<(&str, &str)> {
-    let (qualified, place) = function.rsplit_once(" (")?;
-    let file = place.rsplit_once(':').map_or(place, |(file, _)| file);
-    Some((qualified.rsplit('.').next()?, file))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::io::{self, Write};
 
 use serde_json::json;
 use tllmprof_config::printable;
+use tllmprof_engines::PythonFunction;
 use tllmprof_record::{Taken, ThreadState};
 use tllmprof_report::{StackSample, write_json};
 
@@ -122,14 +123,13 @@ fn exported(threads: &[ThreadStacks]) -> Exported {
 /// Returns a stack frame in speedscope's format. If the name ends in `(FILE:LINE)`, file and line become separate
 /// fields.
 fn frame(name: &str) -> serde_json::Value {
-    let parts = || {
-        let (function, place) = name.strip_suffix(')')?.rsplit_once(" (")?;
-        let (file, line) = place.rsplit_once(':')?;
-        Some((function, file, line.parse::<u32>().ok()?))
-    };
-    match parts() {
-        Some((name, file, line)) => json!({ "name": name, "file": file, "line": line }),
-        None => json!({ "name": name }),
+    match PythonFunction::parse(name) {
+        Some(PythonFunction {
+            qualified,
+            file,
+            line: Some(line),
+        }) => json!({ "name": qualified, "file": file, "line": line }),
+        _ => json!({ "name": name }),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The state of a rank, read from `/proc` and from its ring file, which holds its latest steps and collectives. The
 //! verdict of `tllmprof hang` is based on the states of all ranks.
 
+use tllmprof_engines::{PythonFunction, is_installed_package};
 use tllmprof_record::Ring;
 
 use super::device_fault::DeviceFault;
@@ -195,10 +196,11 @@ impl ProcessThread {
     pub(crate) fn putter(&self) -> Option<&str> {
         let inner = &self.python[..self.python.len().min(FUNCTIONS_OF_PUT)];
         let put = inner.iter().position(|function| {
-            let (name, file) = function.split_once(" (").unwrap_or((function, ""));
-            let file = file.rsplit('/').next().unwrap_or_default();
-            let is_put = name == "put" || name.ends_with(".put");
-            is_put && (file.starts_with("queue.py:") || file.starts_with("queues.py:"))
+            let parsed = PythonFunction::parse(function);
+            parsed.is_some_and(|function| {
+                let file = function.file.rsplit('/').next();
+                function.name() == "put" && matches!(file, Some("queue.py" | "queues.py"))
+            })
         })?;
         // If `put` of the module `queue` is the innermost Python function, the thread waits for the queue's lock. A
         // wait for room is in a function that `put` calls.
@@ -283,7 +285,6 @@ fn is_cuda(module: &str) -> bool {
 
 /// Returns true if a Python function, given as `NAME (FILE:LINE)`, belongs to Python's standard library.
 fn is_standard(function: &str) -> bool {
-    let is_package = ["/site-packages/", "/dist-packages/"];
-    let is_package = is_package.iter().any(|folder| function.contains(folder));
+    let is_package = is_installed_package(function);
     function.contains("(<frozen ") || function.contains("/lib/python3") && !is_package
 }

@@ -109,7 +109,7 @@ pub(super) enum WaitCause {
 /// name.
 type LinkKey = (TaskKey, u32);
 
-/// How the runs of tasks relate to the waits of threads. The first number of each key is the waiting thread.
+/// Tasks that run regularly between the waits of a thread. The first number of each key is the waiting thread.
 #[derive(Default)]
 pub(super) struct Linked {
     /// The tasks that end a thread's waits when they run. This is assumed if the task has run between almost every wait

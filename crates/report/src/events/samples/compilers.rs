@@ -1,5 +1,7 @@
 //! Compilers of GPU code, which are recognized by the functions on sampled stacks and by the names of child processes.
 
+use tllmprof_engines::PythonFunction;
+
 use super::frames::Frames;
 use super::function::{Function, Origin};
 
@@ -180,11 +182,13 @@ fn native_caller(frames: &Frames, outside: &[u32]) -> Option<u32> {
 impl Compiler {
     /// Returns true if a Python function compiles. `name` has the form `QUALNAME (FILE:LINE)`.
     fn has_python(&self, name: &str) -> bool {
-        let Some((qualified, place)) = name.rsplit_once(" (") else {
+        let Some(PythonFunction {
+            qualified, file, ..
+        }) = PythonFunction::parse(name)
+        else {
             return false;
         };
         let outer = qualified.split(".<locals>").next().unwrap_or(qualified);
-        let file = place.rsplit_once(':').map_or(place, |(file, _)| file);
         // Before Python 3.11, recorded function names do not include the class.
         let is_it = |known: &&str| {
             *known == outer || !outer.contains('.') && known.rsplit('.').next() == Some(outer)

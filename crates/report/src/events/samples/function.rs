@@ -1,5 +1,7 @@
 //! A function that occurs in sampled stacks: its name and the kind of code it belongs to.
 
+use tllmprof_engines::{PythonFunction, is_installed_package};
+
 use super::location::Location;
 
 /// A function that occurs in sampled stacks, with its name in several forms.
@@ -32,35 +34,27 @@ pub enum Origin {
     Driver,
 }
 
-/// Parts of the paths of installed Python packages.
-const INSTALLED: [&str; 2] = ["/site-packages/", "/dist-packages/"];
-
 impl Function {
     /// Returns true for a Python function of the program itself, and not of an installed package. The top level of a
     /// module (`<module>`) does not count as a function.
     #[must_use]
     pub fn is_own(&self) -> bool {
         let name = &self.name;
-        let is_installed = INSTALLED.iter().any(|part| name.contains(part));
         let is_named = name.contains(" (") && !name.starts_with("<module>");
-        self.origin == Origin::Program && !is_installed && is_named
+        self.origin == Origin::Program && !is_installed_package(name) && is_named
     }
 
     /// Returns the location of the function's code. The file and the line are known only if the
     /// function's name contains them.
     #[must_use]
     pub fn location(&self) -> Location {
-        let python = self.name.split_once(" (").and_then(|(function, place)| {
-            let (file, line) = place.strip_suffix(')')?.rsplit_once(':')?;
-            Some((function, file, line.parse().ok()?))
-        });
-        match python {
-            Some((function, file, line)) => Location {
-                function: function.to_owned(),
-                file: Some(file.to_owned()),
-                line: Some(line),
+        match PythonFunction::parse(&self.name) {
+            Some(python) if python.line.is_some() => Location {
+                function: python.qualified.to_owned(),
+                file: Some(python.file.to_owned()),
+                line: python.line,
             },
-            None => Location::native(&self.name),
+            _ => Location::native(&self.name),
         }
     }
 }
