@@ -139,8 +139,11 @@ fn switch(place: &Place<'_>, edge: Switched) {
         // because there was no CUDA context yet. So the start is tried again.
         open.profiling = Driver::get().is_some_and(Driver::start_profiler_late);
     }
-    if edge.open.is_none() && edge.close.is_none() {
-        state = catch_up(state, place);
+    if edge.open.is_none() && edge.close.is_none() && is_behind() {
+        drop(state);
+        let behind = add_ons().filter(|add_on| add_on.is_behind());
+        behind.for_each(|add_on| add_on.catches_up(place));
+        state = STATE.lock();
     }
     if let Point::In(iteration) = place.point {
         drop(state);
@@ -179,14 +182,9 @@ fn switch(place: &Place<'_>, edge: Switched) {
     }
 }
 
-/// Lets the add-ons do work that they had to leave out when a window closed. Releases the lock `state` meanwhile, and
-/// returns it locked again.
-fn catch_up(state: Guard<'_, CaptureState>, place: &Place<'_>) -> Guard<'static, CaptureState> {
-    drop(state);
-    add_ons()
-        .filter(|add_on| add_on.is_behind())
-        .for_each(|add_on| add_on.catches_up(place));
-    STATE.lock()
+/// Returns true if an add-on had to leave out work when a window closed.
+fn is_behind() -> bool {
+    add_ons().any(|add_on| add_on.is_behind())
 }
 
 /// Closes the open window and all NVTX ranges when the process ends, after `iterations` iterations.
@@ -367,7 +365,7 @@ impl tllmprof_session::Sink for Profilers {
     }
 
     fn is_behind(&self) -> bool {
-        add_ons().any(|add_on| add_on.is_behind())
+        is_behind()
     }
 
     fn switch(&self, place: &Place<'_>, edge: Switched) {

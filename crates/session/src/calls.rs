@@ -96,11 +96,13 @@ pub(crate) fn enter_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     // iterations. A program that uses a library such as transformers may call the library's step function only
     // occasionally. All iterations of a window are counted by the same rule, so nothing is replaced while a window is
     // open. Planned windows of given iteration numbers are all counted by the same rule, too.
-    let may_replace = !state.schedule.is_open()
-        && !state.settings.windows.is_numbered()
-        && engines::counted(what).is_some_and(|found| found.engine.is_awaited());
-    state.counter.let_engine_replace(may_replace);
-    let entered = state.counter.entered(what, &state.slots, slot);
+    let (schedule, windows) = (&state.schedule, &state.settings.windows);
+    let may_replace = || {
+        !schedule.is_open()
+            && !windows.is_numbered()
+            && engines::counted(what).is_some_and(|found| found.engine.is_awaited())
+    };
+    let entered = state.counter.entered(what, &state.slots, slot, may_replace);
     match entered.opens {
         Some(begun) => begin(guard, begun, facts),
         // While a thread switches windows, threads get no credit (a number of calls that they may count by

@@ -74,8 +74,6 @@ pub struct Counter {
     /// The comparison of an engine's steps with the pattern that recurs in the CUDA calls; `None` if no comparison is
     /// in progress.
     comparison: Option<RuleComparison>,
-    /// True if the step function of a known engine may replace a learnt pattern that has counted iterations so far.
-    may_replace: bool,
     fence: Fence,
 }
 
@@ -131,7 +129,6 @@ impl Counter {
             to_begin: numbering.begins_open(),
             warmup_given: settings.warmup_given,
             comparison: None,
-            may_replace: false,
             fence,
         }
     }
@@ -201,11 +198,21 @@ impl Counter {
     /// Called when a thread has entered a call. Returns the iterations that the call begins and ends.
     ///
     /// A call that closes iterations is counted only when it returns.
-    pub fn entered(&mut self, what: Counted, slots: &[&Slot], slot: &Slot) -> Entered {
+    ///
+    /// `may_replace` is called if the call may be the step function of a known engine. It returns true if this function
+    /// may replace a learnt pattern that has counted iterations so far. Must return false while a window is open: all
+    /// iterations of a window are counted by the same rule.
+    pub fn entered(
+        &mut self,
+        what: Counted,
+        slots: &[&Slot],
+        slot: &Slot,
+        may_replace: impl FnOnce() -> bool,
+    ) -> Entered {
         let mut replaced = None;
         if what.is_by_name()
             && let StepRule::Learned(learned) = &self.rule
-            && (learned.may_give_way() || self.may_replace)
+            && (learned.may_give_way() || may_replace())
         {
             replaced = self.follow(what, slots, slot);
         }
@@ -231,12 +238,6 @@ impl Counter {
             replaced,
             ..entered
         }
-    }
-
-    /// Sets whether the step function of a known engine may replace a learnt pattern that has counted iterations so
-    /// far. Must be false while a window is open: all iterations of a window are counted by the same rule.
-    pub fn let_engine_replace(&mut self, may_replace: bool) {
-        self.may_replace = may_replace;
     }
 
     /// Returns true if a call of `what` may get its number (its position among the counted calls) or begin an iteration
@@ -544,7 +545,10 @@ mod tests {
             }
             self.asked += 1;
             let slots = [self.slot];
-            let opens = self.counter.entered(call.into(), &slots, self.slot).opens;
+            let entered = self
+                .counter
+                .entered(call.into(), &slots, self.slot, || false);
+            let opens = entered.opens;
             let returned = self.counter.returned(call, &slots, self.slot);
             let begun = opens.into_iter().chain(returned);
             self.begun.extend(begun.map(|begun| begun.iteration));
