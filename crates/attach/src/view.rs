@@ -125,6 +125,7 @@ mod tests {
         ".popsection",
     );
 
+    // SAFETY: the assembly above defines this function with these arguments.
     unsafe extern "C" {
         fn tllmprof_made_read(file: i32, to: *mut u8, count: usize) -> isize;
     }
@@ -148,13 +149,13 @@ mod tests {
     #[test]
     fn the_stack_of_a_thread_that_sleeps_is_read_without_stopping_it() {
         let (send, receive) = mpsc::channel::<()>();
-        let (tell, told) = mpsc::channel();
+        let (send_id, receive_id) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             // SAFETY: the function `gettid` has no arguments.
-            tell.send(unsafe { libc::gettid() }).unwrap();
+            send_id.send(unsafe { libc::gettid() }).unwrap();
             let _ = receive.recv();
         });
-        let registers = registers(told.recv().unwrap(), libc::SYS_futex);
+        let registers = registers(receive_id.recv().unwrap(), libc::SYS_futex);
         let view = ProcessView::open(std::process::id().cast_signed()).unwrap();
         let frames = view.frames(registers[0], registers[1]);
         drop(send);
@@ -170,16 +171,16 @@ mod tests {
     #[test]
     fn the_callers_of_code_with_a_frame_pointer_are_found() {
         let (reader, writer) = std::io::pipe().unwrap();
-        let (tell, told) = mpsc::channel();
+        let (send_id, receive_id) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let mut byte = 0;
             // SAFETY: the function `gettid` has no arguments, and there is room for the byte that is read.
             unsafe {
-                tell.send(libc::gettid()).unwrap();
+                send_id.send(libc::gettid()).unwrap();
                 tllmprof_made_read(reader.as_raw_fd(), &raw mut byte, 1)
             }
         });
-        let registers = registers(told.recv().unwrap(), libc::SYS_read);
+        let registers = registers(receive_id.recv().unwrap(), libc::SYS_read);
         let view = ProcessView::open(std::process::id().cast_signed()).unwrap();
         let frames = view.frames(registers[0], registers[1]);
         drop(writer);

@@ -80,14 +80,14 @@ impl WindowWait {
         }
     }
 
-    /// Called when a client has asked to stop the windows. That client need not wait for this one.
-    pub(crate) fn is_stopped(&mut self, now: Instant) {
+    /// Stores that a client has asked to stop the windows. That client need not wait for this one.
+    pub(crate) fn note_stop(&mut self, now: Instant) {
         self.stopped.get_or_insert(now);
     }
 
     /// Called when `client` has asked to stop the window. The client then waits for the window's end.
     pub(crate) fn stops(&mut self, client: u64, now: Instant) {
-        self.is_stopped(now);
+        self.note_stop(now);
         if self.owner != Some(client) && !self.stoppers.contains(&client) {
             self.stoppers.push(client);
         }

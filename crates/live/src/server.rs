@@ -332,7 +332,7 @@ impl Server {
         let now = Instant::now();
         self.watches
             .iter_mut()
-            .for_each(|watch| watch.is_stopped(now));
+            .for_each(|watch| watch.note_stop(now));
         let mut watches = self.watches.iter();
         let own = watches.position(|watch| watch.owner() == Some(client));
         self.watches[own.unwrap_or(0)].stops(client, now);

@@ -116,10 +116,10 @@ fn park() -> ! {
     }
 }
 
-/// Closes the library's entry to Python because the interpreter ends: no more threads may run Python code of the library. Waits for the
-/// threads that already do, and for those that have released the GIL ([`without_gil`]). The wait is limited to
-/// [`END_TIMEOUT`], or to `WRITE_TIMEOUT` while `writes` returns true, which means that PyTorch's profiler collects or
-/// writes a trace.
+/// Closes the library's entry to Python because the interpreter ends: no more threads may run Python code of the
+/// library. Waits for the threads that already do, and for those that have released the GIL ([`without_gil`]). The wait
+/// is limited to [`END_TIMEOUT`], or to `WRITE_TIMEOUT` while `writes` returns true, which means that PyTorch's profiler
+/// collects or writes a trace.
 pub(crate) fn close(py: Python<'_>, writes: fn() -> bool) {
     CLOSED.store(true, Ordering::SeqCst);
     let counts = [&INSIDE, &RELEASED];

@@ -182,12 +182,10 @@ pub(crate) fn write_late(event: &Event) -> bool {
 
 /// Writes an event like [`write_late`], on a thread that is not the program's. The event is not counted by
 /// [`costly_events`].
-pub(crate) fn write_late_for_free(event: &Event) -> bool {
-    let is_written = write_late(event);
-    if is_written {
+pub(crate) fn write_late_for_free(event: &Event) {
+    if write_late(event) {
         FREE_OF_COST.fetch_add(1, Ordering::Relaxed);
     }
-    is_written
 }
 
 /// The calling thread's writer, taken for one use: events of the thread's signal handlers are dropped while

@@ -33,8 +33,8 @@ pub(crate) fn judge(ranks: &[RankState]) -> HangVerdict {
     let mut verdicts: Vec<_> = judge_apart(ranks).map(|(_, verdict)| verdict).collect();
     // A verdict on processes that have ended is dropped if any other process moves or is itself stuck.
     let is_gone = |verdict: &HangVerdict| {
-        let mut its = verdict.ranks.iter();
-        its.all(|rank| ranks[*rank].life == Life::Gone)
+        let mut members = verdict.ranks.iter();
+        members.all(|rank| ranks[*rank].life == Life::Gone)
     };
     let is_left = ranks.iter().any(|rank| rank.life != Life::Gone);
     let moves = verdicts.iter().any(|one| one.kind == VerdictKind::Moves);
@@ -77,19 +77,19 @@ fn parts(ranks: &[RankState]) -> Vec<Vec<usize>> {
         let ids = rank.ring.communicators.iter().map(|one| one.id);
         let called = rank.ring.collectives.iter().map(|call| call.communicator);
         let mut ids: BTreeSet<_> = ids.chain(called).filter(|id| *id != 0).collect();
-        let mut its = vec![index];
+        let mut joined = vec![index];
         parts.retain(|(others, members)| {
             let is_other = others.is_disjoint(&ids);
             if !is_other {
                 ids.extend(others);
-                its.extend(members);
+                joined.extend(members);
             }
             is_other
         });
-        its.sort_unstable();
-        parts.push((ids, its));
+        joined.sort_unstable();
+        parts.push((ids, joined));
     }
-    parts.into_iter().map(|(_, its)| its).collect()
+    parts.into_iter().map(|(_, members)| members).collect()
 }
 
 fn judge_part(ranks: &[RankState], part: &[usize]) -> HangVerdict {
@@ -359,8 +359,8 @@ fn waiting_for_gpu(
     let waiting = waiting.collect::<Vec<_>>();
     let others = part.iter().copied().filter(|one| !waiting.contains(one));
     let others = others.collect::<Vec<_>>();
-    // If the GPU of a rank waits for a function on the host, the GPUs of the other ranks wait for that rank. So the
-    // verdict names the host function of that rank, even if the rank's main thread was not seen to wait for the GPU.
+    // A rank that is in a host function of a stream delays the GPUs of all ranks. So the verdict names this function,
+    // also if the rank's main thread does not wait for the GPU.
     let in_host_function = causes.iter().find(|(_, cause)| cause.is_host_function);
     let is_unexplained = in_host_function.is_none();
     let mut odd =
@@ -392,11 +392,11 @@ fn waiting_for_gpu(
             format!("{text}; earlier steps took up to {}", Time(longest)),
         ),
     };
-    let mut its = waiting;
-    its.extend(first.map(|(index, _)| *index));
-    its.sort_unstable();
-    its.dedup();
-    HangVerdict::new(answer, VerdictKind::Gpu, its, text)
+    let mut named = waiting;
+    named.extend(first.map(|(index, _)| *index));
+    named.sort_unstable();
+    named.dedup();
+    HangVerdict::new(answer, VerdictKind::Gpu, named, text)
 }
 
 /// Returns the duration of the longest step, in nanoseconds, among the latest steps of the ranks in `part`.

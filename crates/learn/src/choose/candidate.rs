@@ -132,8 +132,8 @@ impl Candidate {
         .min(explained.max((MIN_OUTER + 1).saturating_sub(self.long)))
     }
 
-    /// Returns true if so many intervals have about the usual work that the choice may count as reliable. Odd intervals
-    /// with graph launches do not count against the choice.
+    /// Returns true if the share of intervals with about the usual work is at least [`MIN_AGREEING_TO_RELY`]. Odd
+    /// intervals with graph launches count as usual ones.
     pub(crate) fn has_agreement(&self) -> bool {
         let periods = self.count.saturating_sub(1);
         let unlike = self.odd.saturating_sub(self.odd_with_graphs);

@@ -195,15 +195,14 @@ pub fn findings(
     });
     // If there is a cause, the advice for each symptom is to fix the first cause first. Padding is no such cause: with
     // less of it, the GPU has less work.
-    let causes = |finding: &&Finding| {
-        finding.verdict == Verdict::Yes && finding.rule.kind == FindingKind::Cause
-    };
-    let has_cause = findings.iter().any(|finding| causes(&finding));
-    let mut causes = findings.iter().filter(causes).map(|cause| cause.rule.name);
-    let first = causes.find(|name| *name != padding::PADDING_RULE);
-    if has_cause {
+    let holds =
+        |finding: &Finding, kind| finding.verdict == Verdict::Yes && finding.rule.kind == kind;
+    let causes = findings.iter().filter(|one| holds(one, FindingKind::Cause));
+    let causes: Vec<_> = causes.map(|cause| cause.rule.name).collect();
+    let first = causes.iter().find(|name| **name != padding::PADDING_RULE);
+    if !causes.is_empty() {
         for finding in &mut findings {
-            if finding.verdict == Verdict::Yes && finding.rule.kind == FindingKind::Symptom {
+            if holds(finding, FindingKind::Symptom) {
                 if let Some(cause) = first {
                     finding.advice = format!("fix {cause} first");
                 }

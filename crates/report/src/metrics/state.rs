@@ -39,7 +39,7 @@ const LIMITS: [(u64, &str); 5] = [
     (0x80, "power (hardware power brake)"),
 ];
 
-/// Share of the board's default power limit, as a fraction, below which the limit counts as lowered by somebody.
+/// Fraction of the board's default power limit below which the power limit in force counts as lowered.
 const LOWERED_LIMIT: f64 = 0.99;
 
 /// The power limit of a GPU, in watts.
@@ -235,7 +235,7 @@ pub(crate) fn state(device: u8, of: MeasuredProcess<'_>, record: &SampledRecord<
     let (record, windows) = (record.samples, of.windows);
     let spans = inside::spans(windows);
     let clocks = clocks(device, record, &spans);
-    // A power limit that somebody lowered is a fault. The board's own limit is not: a busy GPU works at it.
+    // Running at the board's default power limit is normal for a busy GPU. Running at a lowered limit is a fault.
     let faults = match state.is_limit_lowered() {
         Some(false) => FAULTS,
         Some(true) | None => FAULTS | POWER_CAP,
