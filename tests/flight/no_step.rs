@@ -1,7 +1,8 @@
-//! Checks runs in which the rule `auto` finds no repeating step. The report is then about the last part of the run, as
-//! one span of time: a single window with a single iteration.
+//! Checks runs that end before a window has opened. If the rule `auto` finds no repeating step, the report is about the
+//! last part of the run, as one span of time: a single window with a single iteration. If it finds a step, the report is
+//! about the latest steps.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -169,8 +170,58 @@ fn the_span_of_a_python_program_names_its_functions() {
     let Some(which) = pythons().iter().rfind(|python| python.has_gil) else {
         return;
     };
-    let scratch = Scratch::new("python_span");
-    let program = "
+    let ran = run_python(
+        "python_span",
+        &which.path,
+        "
+for length in (0.3, 0.21, 0.14, 0.4, 0.12):
+    tokenise_prompts(time.monotonic() + length)
+    for _ in range(chosen.randrange(1, 9)):
+        loop.lib.cuGraphLaunch(loop.graph, loop.stream)
+    loop.lib.cuStreamSynchronize(loop.stream)
+",
+    );
+    assert_span(&ran, 0.5);
+    assert!(names(&ran, "tokenise_prompts"), "{}", ran.process["ledger"]);
+}
+
+#[test]
+fn the_latest_steps_of_a_python_program_name_its_functions() {
+    let Some(which) = pythons().iter().rfind(|python| python.has_gil) else {
+        return;
+    };
+    let ran = run_python(
+        "python_latest",
+        &which.path,
+        "
+for _ in range(70):
+    tokenise_prompts(time.monotonic() + chosen.choice((0.004, 0.05)))
+    loop.lib.cuGraphLaunch(loop.graph, loop.stream)
+    loop.lib.cuStreamSynchronize(loop.stream)
+",
+    );
+    let windows = ran.process["windows"].as_array().unwrap();
+    let is_past = |window: &Value| window["past"] == true;
+    assert!(
+        windows.len() == 1 && is_past(&windows[0]),
+        "no window opened by itself: {}",
+        ran.said
+    );
+    let iterations = windows[0]["iterations"].as_array().unwrap();
+    assert!(iterations.len() > 20, "{}", ran.said);
+    assert!(names(&ran, "tokenise_prompts"), "{}", ran.process["ledger"]);
+}
+
+/// Runs a Python program that consists of the lines `steps` after a preamble. The preamble defines `loop`, which
+/// launches a graph and waits for it, and `tokenise_prompts`, which computes until a given time.
+fn run_python(name: &str, python: &Path, steps: &str) -> Ran {
+    let scratch = Scratch::new(name);
+    let path = scratch.path("main.py");
+    std::fs::write(&path, format!("{PREAMBLE}{steps}")).unwrap();
+    run_default(&scratch, &[python.to_owned(), path])
+}
+
+const PREAMBLE: &str = "
 import random, time
 from py_ctypes import Driver
 loop = Driver('libcuda.so.1')
@@ -182,19 +233,7 @@ def tokenise_prompts(until):
     while time.monotonic() < until:
         total += sum(range(200))
     return total
-
-for length in (0.3, 0.21, 0.14, 0.4, 0.12):
-    tokenise_prompts(time.monotonic() + length)
-    for _ in range(chosen.randrange(1, 9)):
-        loop.lib.cuGraphLaunch(loop.graph, loop.stream)
-    loop.lib.cuStreamSynchronize(loop.stream)
 ";
-    let path = scratch.path("main.py");
-    std::fs::write(&path, program).unwrap();
-    let ran = run_default(&scratch, &[which.path.clone(), path]);
-    assert_span(&ran, 0.5);
-    assert!(names(&ran, "tokenise_prompts"), "{}", ran.process["ledger"]);
-}
 
 #[test]
 fn a_step_that_is_recognised_later_replaces_the_span() {

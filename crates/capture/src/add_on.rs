@@ -18,9 +18,12 @@ pub trait AddOn: Sync {
     /// Called when a span has begun on the calling thread. A span is a period of time that stands for an iteration as
     /// long as the library has not found out where iterations begin.
     fn span_has_begun(&self) {}
-    /// Called when the library has found out where iterations begin, and therefore drops the current span. From then
-    /// on, there are iterations and no spans. Must neither wait nor allocate memory.
-    fn span_is_replaced(&self) {}
+    /// Called when the record has begun, if it keeps the latest iterations or the current span until the first planned
+    /// window opens.
+    fn latest_are_kept(&self) {}
+    /// Called when it is known that this process opens no planned window, because the settings select other ranks. Must
+    /// neither wait nor allocate memory.
+    fn no_window_is_planned(&self) {}
     /// Called when the window is about to close, before the CUDA profiler or any add-on is switched off. The library
     /// has waited until the device was idle, at most 5 s. It does not wait during a stream capture or with
     /// `--no-drain`.

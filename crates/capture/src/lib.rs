@@ -313,7 +313,11 @@ impl tllmprof_session::Sink for Profilers {
 
     fn begin_record(&self, settings: &'static Settings, facts: &SessionFacts<'_>) -> bool {
         recorder::begin(settings, facts);
-        recorder::is_on()
+        let is_on = recorder::is_on();
+        if is_on && settings.windows.is_auto() {
+            add_ons().for_each(|add_on| add_on.latest_are_kept());
+        }
+        is_on
     }
 
     fn rule_is_known(&self, facts: &SessionFacts<'_>) {
@@ -344,7 +348,6 @@ impl tllmprof_session::Sink for Profilers {
     }
 
     fn span_is_replaced(&self) {
-        add_ons().for_each(|add_on| add_on.span_is_replaced());
         recorder::span_is_replaced();
     }
 
@@ -394,6 +397,7 @@ impl tllmprof_session::Sink for Profilers {
 
     fn plans_none(&self, settings: &Settings) {
         recorder::plans_none(settings);
+        add_ons().for_each(|add_on| add_on.no_window_is_planned());
     }
 
     fn latest_left(&self) -> u64 {

@@ -2,8 +2,9 @@
 //! are overwritten. Depending on the settings this lasts for the whole run, or until the first planned window opens.
 //!
 //! Only cheap events are kept: the times and batches of iterations, CUDA calls, garbage collections, waits for the GIL,
-//! and the thread's use of the processor and memory. NVTX ranges, GPU times and kernels are not kept. The module
-//! [`reuse`] overwrites the chunks (pieces of the record's file) of the oldest iterations.
+//! and the thread's use of the processor and memory. Samples of stacks are kept until the first window opens, if the
+//! start of this window is automatic. NVTX ranges, GPU times and kernels are not kept. The module [`reuse`] overwrites
+//! the chunks (pieces of the record's file) of the oldest iterations.
 //!
 //! The kept iterations can be read even if the process is killed. For this, a separate chunk has an event that opens
 //! a window at the oldest kept iteration. The event is rewritten after each iteration.

@@ -1,5 +1,6 @@
 //! Samples the stacks of threads that make steps, or launch GPU work for steps, while a window is open
-//! (`TLLMPROF_STACKS`).
+//! (`TLLMPROF_STACKS`), and before the first window if its start is automatic: a program that ends before has samples
+//! in its latest iterations.
 //!
 //! ```text
 //! iteration begins ──▶ followed ◀── sampler ──▶ frames ──▶ the record
@@ -41,7 +42,8 @@ use tllmprof_config::IterationRange;
 use tllmprof_session::Place;
 
 /// Runs the sampler in each window (a recorded interval): sampling starts when the window opens and ends when it
-/// closes.
+/// closes. If the record keeps the latest iterations until the first planned window opens, sampling starts with the
+/// record.
 pub struct StackSampler;
 
 impl AddOn for StackSampler {
@@ -53,13 +55,16 @@ impl AddOn for StackSampler {
         sampler::iteration_begins();
     }
 
-    fn span_has_begun(&self) {
+    fn latest_are_kept(&self) {
         sampler::window_opens();
-        sampler::iteration_begins();
     }
 
-    fn span_is_replaced(&self) {
+    fn no_window_is_planned(&self) {
         sampler::process_ends();
+    }
+
+    fn span_has_begun(&self) {
+        sampler::iteration_begins();
     }
 
     fn window_closes(&self, _: &Place<'_>) {

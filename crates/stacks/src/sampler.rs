@@ -1,5 +1,6 @@
 //! The thread that takes the samples. It runs while a window (a recorded interval) is open and at least one followed
-//! thread lives.
+//! thread lives. Before the first window it runs as well if the record keeps the latest iterations, but it ends while the
+//! process makes no iterations.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -39,9 +40,12 @@ const ENDS: u32 = 2;
 const END_TIMEOUT: Duration = Duration::from_millis(100);
 /// Time between two searches of the Python interpreter for a thread that was not found there.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(100);
-/// Interval at which the sampling thread checks if only threads of the library are left in the
-/// process.
-const ALONE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Interval at which the sampling thread checks if only threads of the library are left in the process, and if the
+/// process still makes iterations.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Time without iterations and launches after which the sampling thread ends while no window is open. So a process that
+/// waits for requests for long is not sampled.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Size of the sampling thread's stack in bytes.
 const STACK_BYTES: usize = 256 << 10;
 
@@ -55,6 +59,9 @@ lifecycle::global! {
     /// True while a window (a recorded interval) is open in which stacks are sampled.
     #[fork(reset)]
     static IS_OPEN: AtomicBool = AtomicBool::new(false);
+    /// True if a thread has begun an iteration or launched work since the sampling thread last looked.
+    #[fork(reset)]
+    static IS_ACTIVE: AtomicBool = AtomicBool::new(false);
     /// True if the kernel has refused to record native stacks of this process, so that they are not requested
     /// again.
     #[fork(keep = "it does not in a child either")]
@@ -174,7 +181,8 @@ fn takes_native() -> bool {
     is_asked && !IS_REFUSED.load(Ordering::Relaxed)
 }
 
-/// Starts sampling. Called when a window (a recorded interval) opens.
+/// Starts sampling. Called when a window (a recorded interval) opens, and when a record begins that keeps the latest
+/// iterations until the first window opens.
 pub(crate) fn window_opens() {
     if rate().is_none() {
         return;
@@ -204,6 +212,7 @@ pub(crate) fn iteration_begins() {
     if !IS_OPEN.load(Ordering::Acquire) {
         return;
     }
+    IS_ACTIVE.store(true, Ordering::Relaxed);
     if let Some(Err(trouble)) = python::ready() {
         if is_asked_for(variable::stacks) {
             log::once!(
@@ -362,6 +371,7 @@ impl SamplingThread {
         let mut intervals = Intervals::new(self.period);
         let mut next = Instant::now();
         let mut looked = next;
+        let mut active = next;
         loop {
             // The next interval starts at the planned time of the last sample, so the time that
             // sampling takes does not lengthen the intervals. Samples that this thread missed
@@ -373,14 +383,20 @@ impl SamplingThread {
             if !recorder::is_on() {
                 return;
             }
-            if next.saturating_duration_since(looked) >= ALONE_CHECK_INTERVAL {
+            if next.saturating_duration_since(looked) >= CHECK_INTERVAL {
                 looked = next;
-                if own_threads::are_alone() {
+                let is_active = IS_ACTIVE.swap(false, Ordering::Relaxed)
+                    || recorder::is_recording()
+                    || recorder::keeps_span();
+                if is_active {
+                    active = next;
+                }
+                let is_idle = next.saturating_duration_since(active) >= IDLE_TIMEOUT;
+                if is_idle || own_threads::are_alone() {
                     return;
                 }
             }
-            let is_wanted = recorder::is_recording() || recorder::keeps_span();
-            if is_wanted && !self.sample() {
+            if recorder::is_keeping() && !self.sample() {
                 return;
             }
         }
