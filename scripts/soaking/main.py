@@ -124,8 +124,8 @@ class Watched:
         if self.load.expected and self.captured() + never != self.load.expected:
             yield (f"{name}: of {self.load.expected} windows {self.captured()} were captured and {never} were said never to have "
                    f"opened: {self.last_line()}")
-        # On a busy machine, delayed steps follow each other quickly. So the iterations of a window may pass before the
-        # previous window is closed. A few missing windows are allowed.
+        # On a busy machine, the iterations of a window may pass before the previous window is closed. A few missing
+        # windows are allowed.
         if self.load.expected and never > self.load.expected // 50:
             yield f"{name}: {never} of {self.load.expected} windows never opened (at most one in 50)"
         if not self.load.expected and name == "auto" and self.captured() == 0:

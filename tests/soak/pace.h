@@ -1,5 +1,6 @@
 /* Hands out tickets to the threads of a program. A ticket permits one thread to do one unit of work. Tickets
- * become due evenly over a number of seconds. */
+ * become due evenly over a number of seconds. On a busy machine, a ticket that is used late delays all later ones, so
+ * that they do not follow each other faster. */
 #ifndef PACE_H
 #define PACE_H
 
@@ -10,6 +11,7 @@
 
 static struct {
     atomic_long taken;
+    atomic_llong late_ns; /* how much later than planned tickets become due */
     long tickets;
     double seconds, begin;
 } pace;
@@ -41,12 +43,19 @@ static inline long pace_next(void)
     long ticket = atomic_fetch_add(&pace.taken, 1);
     if (ticket >= pace.tickets)
         return -1;
-    double wait = pace.begin + pace.seconds * (double)ticket / (double)pace.tickets - pace_now();
-    if (wait > 0) {
-        struct timespec rest = {(time_t)wait, (long)((wait - (double)(time_t)wait) * 1e9)};
-        nanosleep(&rest, NULL);
+    double interval = pace.seconds / (double)pace.tickets;
+    double planned = pace.begin + interval * (double)ticket;
+    for (;;) {
+        long long late_ns = atomic_load(&pace.late_ns);
+        double wait = planned + (double)late_ns / 1e9 - pace_now();
+        if (wait > 0) {
+            struct timespec rest = {(time_t)wait, (long)((wait - (double)(time_t)wait) * 1e9)};
+            nanosleep(&rest, NULL);
+            continue;
+        }
+        if (-wait <= interval || atomic_compare_exchange_strong(&pace.late_ns, &late_ns, late_ns + (long long)(-wait * 1e9)))
+            return ticket;
     }
-    return ticket;
 }
 
 #endif

@@ -11,6 +11,8 @@ THREADS, LIFE = 16, 250
 tickets, seconds = int(sys.argv[1]), float(sys.argv[2])
 begin = time.monotonic()
 taken = itertools.count()
+late = 0.0  # seconds by which tickets become due later than planned
+lateness = threading.Lock()
 is_over = threading.Event()
 plugin = ctypes.CDLL("plugin12.so")
 
@@ -42,6 +44,19 @@ def step(loop, ticket):
         gc.collect()
 
 
+def wait_for(ticket):
+    """Waits until the ticket is due. A ticket that is used late delays all later ones, as in pace.h."""
+    global late
+    planned, interval = begin + seconds * ticket / tickets, seconds / tickets
+    while True:
+        with lateness:
+            wait = planned + late - time.monotonic()
+            if wait <= 0:
+                late += -wait if -wait > interval else 0
+                return
+        time.sleep(wait)
+
+
 def live():
     options = Options(graphs=1, kernels=2, copy_out=True, capture_at=-1, capture_mode=2, own_first=-1, own_last=-1)
     loop = calls.open(ctypes.byref(options))
@@ -50,7 +65,7 @@ def live():
         if ticket >= tickets:
             is_over.set()
             break
-        time.sleep(max(0, begin + seconds * ticket / tickets - time.monotonic()))
+        wait_for(ticket)
         step(loop, ticket)
     calls.close(loop)
 
