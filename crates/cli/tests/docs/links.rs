@@ -1,6 +1,6 @@
 //! Tests the links in README.md and docs/ to files of the repository and to headings in them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -141,7 +141,33 @@ fn the_readme_is_short() {
     assert!(readme.len() <= 8192, "README.md has {} bytes", readme.len());
 }
 
-/// Each crate has a README, and the files that the README names exist.
+/// Returns the crates that a crate's README lists as those that it uses.
+fn uses(readme: &str) -> BTreeSet<&str> {
+    let line = readme
+        .lines()
+        .find_map(|line| line.strip_prefix("Of this workspace it uses "));
+    let names = line.map(|line| line.split('`').skip(1).step_by(2));
+    names.into_iter().flatten().collect()
+}
+
+/// Returns the crates of this workspace that a crate's manifest lists among its dependencies, except those for tests.
+fn dependencies(manifest: &str) -> BTreeSet<&str> {
+    let mut section = "";
+    let lines = manifest.lines().filter_map(|line| {
+        if line.starts_with('[') {
+            section = line;
+        }
+        let is_used = section.ends_with("dependencies]") && !section.contains("dev-");
+        let (name, _) = line
+            .strip_prefix("tllmprof-")
+            .filter(|_| is_used)?
+            .split_once(' ')?;
+        Some(name)
+    });
+    lines.collect()
+}
+
+/// Each crate has a README, which lists the crates that it uses. The files that the README names exist.
 #[test]
 fn every_crate_says_where_to_start_reading() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -149,6 +175,8 @@ fn every_crate_says_where_to_start_reading() {
         let folder = entry.unwrap().path();
         let readme = folder.join("README.md");
         let text = fs::read_to_string(&readme).unwrap_or_default();
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+        assert_eq!(uses(&text), dependencies(&manifest), "{}", readme.display());
         let quoted = text.split('`').skip(1).step_by(2);
         let paths: Vec<_> = quoted.filter(|path| path.starts_with("src/")).collect();
         assert!(!paths.is_empty(), "{} names no file", readme.display());
