@@ -316,10 +316,9 @@ fn waits_for_requests(which: &Python, program: &str) -> u64 {
     let idle = iterations(&process).map(|iteration| iteration["idle_ns"].as_u64().unwrap());
     let idle: Vec<_> = idle.filter(|idle| *idle > 0).collect();
     let said = ran.output.err();
-    // Before step 10, the program waits 60 ms for requests. `polls.py` waits until a fixed time. On a busy machine it
-    // may begin late, so that less than 60 ms is left. So the test requires only 25 ms.
+    // Before step 10, the program waits 60 ms for requests.
     let longest = idle.iter().max().copied().unwrap_or(0);
-    assert!(longest >= 25_000_000, "{which:?}: {idle:?}\n{said}");
+    assert!(longest >= 60_000_000, "{which:?}: {idle:?}\n{said}");
     let inside = &process["inside"];
     assert_eq!(inside["idle"]["max_ns"], longest, "{which:?}");
     let rows = process["ledger"]["host"].as_array().unwrap();

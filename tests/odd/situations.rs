@@ -51,7 +51,9 @@ fn is_whole(case: &Case<'_>, iterations: u64) -> Option<Ran> {
 #[track_caller]
 fn ends_early(case: &Case<'_>, iterations: u64, why: &str) {
     let Some(ran) = case.compare() else { return };
-    ran.says(&[OPENED, why, CLOSED, CAPTURED]);
+    // On a busy machine, the limit may be reached before the library's own thread first calls the driver.
+    let optional = "tllmprof's thread does not call the driver: there is no memory";
+    ran.says_and_may(&[OPENED, why, CLOSED, CAPTURED], Some(optional));
     is_cut_off(&ran, iterations);
 }
 

@@ -270,7 +270,7 @@ fn work() {
                 log::once!(
                     Warn,
                     "tllmprof's thread does not call the driver: there is no memory for thread-local variables \
-                     (RLIMIT_DATA, RLIMIT_AS): the device is not waited for, and GPU times may be missing"
+                     (RLIMIT_DATA, RLIMIT_AS, RLIMIT_MEMLOCK): the device is not waited for, and GPU times may be missing"
                 );
                 LACKS_MEMORY.store(true, Ordering::Release);
                 WORD.store(NO_THREAD, Ordering::Release);

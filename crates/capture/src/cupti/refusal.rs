@@ -105,7 +105,7 @@ impl fmt::Display for KernelsRefusal {
             ),
             Self::Failed { function, status } => write!(f, "{function} failed with error {status}"),
             Self::ThreadLocals => f.write_str(
-                "the process has no memory for CUPTI's thread-local variables (RLIMIT_DATA, RLIMIT_AS)",
+                "the process has no memory for CUPTI's thread-local variables (RLIMIT_DATA, RLIMIT_AS, RLIMIT_MEMLOCK)",
             ),
             Self::Slow => f.write_str("CUPTI took too long to load, or no thread could be started to load it"),
         }
