@@ -30,9 +30,10 @@ const END_OF_STACK: usize = 5;
 #[inline(never)]
 fn find(name: &CStr) -> Option<UnwinderFunction> {
     let loaded = || {
-        // If this library was loaded after the start, it comes last in load order. Then the process's unwinder comes
-        // before it, and `next` does not find it. The address 0 lies in no module, so that all modules but this library
-        // are searched.
+        // `next` searches only the modules that come after this library in load order. If this library was loaded after
+        // the process had started, it comes last, so `next` does not find the process's unwinder. Then all modules
+        // except this library are searched. The first argument is the address of the caller: 0, because the search
+        // does not depend on a caller.
         resolve::next(name).or_else(|| resolve::resolve(0, name, None, Scope::All))
     };
     let found = loaded().or_else(|| {

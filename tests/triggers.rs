@@ -21,17 +21,25 @@ fn stalls_on_mixed_load_are_found_with_their_causes_and_prefills_are_none() {
     let context = ran.output.err();
     let fired = ran.fired();
     let numbers: Vec<_> = fired.iter().map(|(number, _)| *number).collect();
-    assert_eq!(numbers, [200, 210, 221, 232], "{context}");
-    // The stall at step 244 opens no window. That step has a prefill, which usually takes 150 ms. With a stall of 600
-    // ms the step takes less than six times its usual time.
-    for (place, cause) in [
-        (1, "waits for the GPU"),
-        (2, "garbage collection"),
-        (3, "waits for the GIL"),
+    for (number, cause) in [
+        (200, "decode, 8 to 15 requests"),
+        (210, "waits for the GPU"),
+        (221, "garbage collection"),
+        (232, "waits for the GIL"),
     ] {
-        assert!(fired[place].1.contains(cause), "{cause}: {context}");
+        let why = fired.iter().find(|(fired, _)| *fired == number);
+        let names_cause = why.is_some_and(|(_, why)| why.contains(cause));
+        assert!(names_cause, "{number}, {cause}: {context}");
     }
-    assert!(fired[0].1.contains("decode, 8 to 15 requests"), "{context}");
+    // The stall at step 244 opens no window. That step has a prefill, which usually takes 150 ms. With a stall of 600
+    // ms the step takes less than six times its usual time. On a busy machine, other steps may take as long as a
+    // stall, and a prefill with a stall six times its usual time.
+    let slow = ran.slow();
+    let is_slow = |number: &u64| {
+        let least = if number % 10 == 4 { 900 } else { 300 };
+        slow.get(number).is_some_and(|ms| *ms >= least)
+    };
+    assert!(numbers.iter().all(is_slow), "{slow:?}: {context}");
     let windows: Vec<_> = numbers
         .iter()
         .map(|number| (number + 1, number + 5))

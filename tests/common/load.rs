@@ -1,6 +1,7 @@
 //! Runs the Python serving loop `tests/triggers/load.py`, in which one of ten steps has a prompt (prefill) and all
 //! others only decode. The test chooses the steps in which the loop stalls, and the cause of each stall.
 
+use std::collections::HashMap;
 use std::process::Command;
 use std::time::Duration;
 
@@ -88,6 +89,19 @@ impl Ran {
             Some((number.parse().unwrap(), why.to_owned()))
         });
         lines.collect()
+    }
+
+    /// Returns the steps that took longer than half of a stall, as measured by the program: their numbers and
+    /// durations, in milliseconds.
+    pub(crate) fn slow(&self) -> HashMap<u64, u64> {
+        let out = self.output.out();
+        let steps = out.lines().find_map(|line| line.strip_prefix("slow "));
+        let steps = steps.expect("the program's steps").split(' ');
+        let step = |step: &str| {
+            let (number, ms) = step.split_once(':').unwrap();
+            (number.parse().unwrap(), ms.parse().unwrap())
+        };
+        steps.map(step).collect()
     }
 
     /// Returns the first and last iteration of each window of the record.

@@ -1,6 +1,8 @@
 """A serving loop with mixed load: prefills between decodes. A prefill takes fifty times as long as a decode, which is
 normal. An argument `STEP:CAUSE`, any number of them, plants a stall with this cause in a step. LAST is the number of
-steps. END is how the program ends: `exit`, or `waits`, which waits until the process is killed.
+steps. END is how the program ends: `exit`, or `waits`, which waits until the process is killed. A program that exits
+prints the steps that took longer than half of a stall, as NUMBER:MILLISECONDS: those with a stall, and on a busy machine
+others.
 """
 import gc
 import os
@@ -61,10 +63,15 @@ def step(requests, tokens, prompt, number):
         sys.setswitchinterval(0.005)
 
 
+begins = []
 for number in range(STEPS):
     prompt = 900 if number % 10 == 4 else 0
+    begins.append(time.monotonic())
     step(8, 8 + prompt, prompt, number)
+took = [end - begin for begin, end in zip(begins, begins[1:])]
 
 if os.environ.get("END") == "waits":
     print("waits", flush=True)
     time.sleep(600)
+else:
+    print("slow", *(f"{number}:{seconds * 1000:.0f}" for number, seconds in enumerate(took) if seconds > STALL / 2))

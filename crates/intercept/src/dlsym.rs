@@ -230,8 +230,8 @@ fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usi
         return found;
     };
     tllmprof_platform::lifecycle::register();
-    // A library that comes before this library in load order may pass on the stub that it got from this library's
-    // `dlsym`. Do not replace a stub by another stub.
+    // The address may already be that of a stub: another library that replaces `dlsym` may return the address that it
+    // got from this library's `dlsym`. Do not replace a stub by another stub.
     if found.is_null() || resolve::is_ours(caller) || stubs::is_stub(found.addr()) {
         return found;
     }

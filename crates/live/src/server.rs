@@ -316,10 +316,10 @@ impl Server {
         }
     }
 
-    /// Stops the open window (the recorded interval), and cancels a window that was asked for. Returns the refusal if
-    /// there is neither. Otherwise returns `None`, and the client gets its answer once a window has closed. This is the
-    /// window that the client has requested, or else the first window that another client waits for, or else the open
-    /// one.
+    /// Stops the open window (the recorded interval), and cancels a requested window that has not opened. Returns the
+    /// refusal if there is neither. Otherwise returns `None`, and the client gets its answer later, when the window
+    /// that it waits for has closed or was cancelled. It waits for the window that it has requested itself. If it has
+    /// requested none, it waits for the first window that another client waits for, or else for the open window.
     fn stop(&mut self, client: u64) -> Option<ControlEvent> {
         self.follow();
         let first = live::open_window();

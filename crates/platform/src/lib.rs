@@ -2,9 +2,9 @@
 //!
 //! It contains code for modules and their symbols ([`elf`], [`modules`], [`resolve`], [`maps`]), patched GOT slots
 //! ([`got`]) and function entries ([`entry`]), the state of each thread ([`thread`]), a heap for the library
-//! ([`heap`]), memory outside that heap ([`pages`]), copies of memory that may not be mapped ([`peek`]),
-//! files that stay open ([`descriptor`]), panics that must not reach the host program ([`panics`],
-//! [`internal_error`]), forks ([`lifecycle`]), the CUDA driver and the gates in front of it ([`driver`],
+//! ([`heap`]), memory outside that heap ([`pages`]), reads of memory that is possibly not mapped ([`peek`]),
+//! descriptors of files that the library keeps open ([`descriptor`]), panics that must not reach the host program
+//! ([`panics`], [`internal_error`]), forks ([`lifecycle`]), the CUDA driver and the gates in front of it ([`driver`],
 //! [`gate`]), lines on standard error ([`log`]), and system calls that are allowed at any time ([`system`]).
 //! This crate does not know about steps (iterations) or windows (recorded intervals).
 

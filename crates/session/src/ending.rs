@@ -27,8 +27,9 @@ use tllmprof_steps::window::Schedule;
 
 /// The maximum time for which the end of the process waits for the lock on the session's state.
 pub(crate) const ENDING: Duration = Duration::from_secs(1);
-/// The maximum time for which the end of the process waits for the library's own threads.
-const THREADS_TIMEOUT: Duration = Duration::from_millis(200);
+/// The maximum time for which the end of the process waits for the library's own threads. They end at once, but on a busy
+/// machine they may wait for a processor first.
+const THREADS_TIMEOUT: Duration = Duration::from_secs(1);
 
 lifecycle::global! {
     stage: Session;

@@ -144,7 +144,8 @@ pub(crate) fn start(settings: &Settings) {
 }
 
 /// Prepares to record kernels in the next `kernels` iterations; `None` means that no kernels are recorded. Called when
-/// a window opens, also after an interruption, and when an open window begins the part in which kernels are recorded.
+/// a window opens, or opens again after it was interrupted. Also called when an open window reaches the iterations in
+/// which kernels are recorded.
 pub(crate) fn may_take(kernels: Option<u64>) {
     let settings = tllmprof_session::activity::settings();
     let Some((settings, steps)) = settings.zip(kernels) else {

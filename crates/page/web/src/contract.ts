@@ -1270,7 +1270,7 @@ export interface Iteration {
     processor_ns: number | null;
     /** The time that the iteration's thread was ready to run but waited for a processor, because another thread ran on it; `null` if it is not known. Unit: ns. */
     delayed_ns: number | null;
-    /** The number of page faults of the iteration's thread; `null` if it is not known. The number is read in at least every eighth iteration, so it may include the page faults of up to seven earlier iterations. It includes them only if these iterations were not longer than others and their thread stayed on a processor. Unit: page faults. */
+    /** The number of page faults of the iteration's thread since the number was last read; `null` if it is not known. It is read in each iteration that is longer than usual or whose thread has left its processor, and otherwise in every eighth iteration. So it may include the page faults of up to seven earlier iterations. Unit: page faults. */
     page_faults: number | null;
     /** The number of kernels that began during the iteration; 0 if kernels were not recorded. Unit: kernels. */
     kernels: number;

@@ -319,13 +319,12 @@ fn an_interpreter_that_ends_and_starts_again_is_read_again() {
         );
         host.start();
         let ready = ready_now(host);
-        let seen = sample(ready, || host.run("for _ in range(10**6): pass"));
-        let in_module = seen
-            .stacks
-            .iter()
-            .flatten()
-            .flatten()
-            .any(|name| is(name, "<module>"));
-        assert!(in_module);
+        // On a busy machine, the sampling thread may not get a processor while the code runs once.
+        let is_in_module = || {
+            let seen = sample(ready, || host.run("for _ in range(10**6): pass"));
+            let mut names = seen.stacks.iter().flatten().flatten();
+            names.any(|name| is(name, "<module>"))
+        };
+        assert!((0..100).any(|_| is_in_module()));
     });
 }

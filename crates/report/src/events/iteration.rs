@@ -170,9 +170,9 @@ struct UsedView {
     /// The time that the iteration's thread was ready to run but waited for a processor, because another thread ran on
     /// it; `null` if it is not known.
     delayed_ns: Option<u64>,
-    /// The number of page faults of the iteration's thread; `null` if it is not known. The number is read in at least
-    /// every eighth iteration, so it may include the page faults of up to seven earlier iterations. It includes them
-    /// only if these iterations were not longer than others and their thread stayed on a processor.
+    /// The number of page faults of the iteration's thread since the number was last read; `null` if it is not known.
+    /// It is read in each iteration that is longer than usual or whose thread has left its processor, and otherwise in
+    /// every eighth iteration. So it may include the page faults of up to seven earlier iterations.
     #[schemars(extend("unit" = "page faults"))]
     page_faults: Option<u32>,
 }
