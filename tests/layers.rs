@@ -106,6 +106,14 @@ impl Ran {
         rows.map(|row| (row.name.as_str(), row.kernels)).collect()
     }
 
+    /// Returns the number of kernels of a scope (such as a torch module).
+    #[track_caller]
+    fn kernels_of(&self, scope: &str) -> u64 {
+        let known = self.known();
+        let count = known.get(scope).copied();
+        count.unwrap_or_else(|| panic!("{scope}: {known:?}: {}", self.output.err()))
+    }
+
     /// Returns the number of kernels whose scope (such as a torch module) the report does not know, for each reason
     /// that the report gives.
     fn unknown(&self) -> BTreeMap<&str, u64> {
@@ -166,7 +174,7 @@ fn kernels_of_a_graph_and_by_themselves_have_the_scope_they_were_launched_in() {
         assert_eq!(known["sample"], 10, "{mode}");
     }
     let chain = ran("chain", &[]);
-    assert_eq!(chain.known()["model/layers.2/attn"], 10);
+    assert_eq!(chain.kernels_of("model/layers.2/attn"), 10);
     assert_eq!(chain.layers().all.kernels, 10 * (8 + 3));
 }
 
@@ -190,7 +198,7 @@ fn windows_that_are_left_in_a_bounded_record_have_their_layers() {
         (1..150).contains(&left),
         "{left} windows are left: none has made room"
     );
-    assert_eq!(ran.known()["model/embed"], 10 * left as u64);
+    assert_eq!(ran.kernels_of("model/embed"), 10 * left as u64);
 }
 
 #[test]
@@ -222,7 +230,7 @@ fn modules_and_functions_of_python_are_scopes() {
         let marked = [("TLLMPROF_PY_RANGES", "__main__:attend,__main__:sample")];
         let ran = ran_in(python, "modules.py", &marked);
         ran.assert_all_known();
-        assert_eq!(ran.known()["Model/first/attend"], 10, "{python}");
+        assert_eq!(ran.kernels_of("Model/first/attend"), 10, "{python}");
     }
 }
 
@@ -234,9 +242,12 @@ fn compiled_code_has_the_modules_of_its_operations() {
         let ran = ran_in(python, "compiled.py", &[]);
         ran.assert_all_known();
         // The program launches the kernels of these scopes equally often within graphs and outside of them.
-        let known = ran.known();
-        assert_eq!(known["Model/model.layers.(0 + 1.norm)"], 20, "{python}");
-        assert_eq!(known["Model/model.layers.1.mlp"], 20, "{python}");
+        for scope in [
+            "Model/model.layers.(0 + 1.norm)",
+            "Model/model.layers.1.mlp",
+        ] {
+            assert_eq!(ran.kernels_of(scope), 20, "{python}");
+        }
     }
 }
 
@@ -314,7 +325,7 @@ fn a_graph_that_takes_the_place_of_another_is_its_own() {
     // unknown.
     let unknown = ran.unknown();
     assert!(unknown.keys().all(|why| *why == UNNAMED), "{unknown:?}");
-    assert!(ran.known()["model/layers.1/turn.14"] > 0);
+    assert!(ran.kernels_of("model/layers.1/turn.14") > 0);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::common::{Switch, command, run, standin, tllmprof};
 use super::twice::{Both, Situation, of_process, processes, start, stop, switches};
 use super::{NO_CUDA, Workshop, assert_switches};
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Some of the program's libraries define functions with CUDA's names. A look-up of such a name through a library's
 /// handle must return that library's function instead of a hook. A look-up without a handle must return the function of

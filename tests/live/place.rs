@@ -17,7 +17,7 @@ use crate::common::{
     standin, tllmprof,
 };
 
-pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Returns the path of the server program, built once from `tests/live/server.c`.
 pub(crate) fn server() -> &'static Path {

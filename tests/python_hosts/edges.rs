@@ -8,7 +8,7 @@ use super::host::{sources, with_each};
 use crate::common::pythons::name;
 use crate::common::{Scratch, command, compiler, run, shim, standin};
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(180);
 /// Number of runs with each Python, unless `TLLMPROF_TEST_EDGES` sets another number.
 const RUNS: usize = 5;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::*;
 use common::{command, run as run_command, skipped};
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 const RULE: &str = "py:eng:Engine.step";
 const MAY_LACK: &str = "; calls of it may be missing";

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::common::{self, command};
 use crate::counts::Counts;
 
-const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(180);
 const STOP: &str = "\x1a";
 const INTERRUPT: &str = "\x03";
 

@@ -1,5 +1,6 @@
 //! Processes of a run that continue after its program has ended, such as servers that daemonize.
 
+use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::fs;
 
@@ -16,6 +17,9 @@ pub(crate) const GPU_SAMPLER: &CStr = c"gpu-sampler";
 /// Maximum number of ancestors of a process that are followed, to find out if another `tllmprof` command started the
 /// process. The limit ends the search if the process tree contains a loop.
 const MAX_DEPTH: usize = 256;
+/// Maximum number of lists of all processes that a search reads. Only a machine on which processes start all the time
+/// needs as many.
+const MAX_LISTS: usize = 100;
 
 /// A process that belongs to a run and still runs after the run's program has ended.
 pub(crate) struct Left {
@@ -28,7 +32,27 @@ pub(crate) struct Left {
 /// Finds the running processes that inherited the run's identifier from the program. Processes that another `tllmprof
 /// run` command started are left out, because that command reports them: commands of the same job can have the same
 /// run identifier. Processes whose environment variables this user may not read are left out too.
+///
+/// A process that goes to the background starts a child and ends. If it does so between the list of all processes and
+/// the look at each of them, neither is found. So a search that finds none reads the list again, until the list has no
+/// new processes.
 pub(crate) fn find(run: &RunId) -> Vec<Left> {
+    let mut known = BTreeSet::new();
+    for _ in 0..MAX_LISTS {
+        let all = process_numbers().collect::<BTreeSet<_>>();
+        let new: Vec<_> = all.difference(&known).copied().collect();
+        let left = among(&new, run);
+        if new.is_empty() || !left.is_empty() {
+            return left;
+        }
+        known = all;
+    }
+    Vec::new()
+}
+
+/// Finds the processes of the run (see [`find`]) among those with the given numbers. They are in the order of the
+/// numbers.
+fn among(numbers: &[u64], run: &RunId) -> Vec<Left> {
     let variable = format!("{}={run}", variable::run);
     let is_of_run = |number: &u64| {
         let variables = fs::read(format!("/proc/{number}/environ")).unwrap_or_default();
@@ -36,9 +60,12 @@ pub(crate) fn find(run: &RunId) -> Vec<Left> {
         entries.any(|entry| entry == variable.as_bytes())
     };
     let own = u64::from(std::process::id());
-    let mut left: Vec<_> = process_numbers()
+    let of_run = numbers
+        .iter()
+        .copied()
         .filter(|number| *number != own)
-        .filter(is_of_run)
+        .filter(is_of_run);
+    of_run
         .filter_map(|number| {
             let status = ProcessStatus::read(number)?;
             let mut parent = status.parent()?;
@@ -62,7 +89,5 @@ pub(crate) fn find(run: &RunId) -> Vec<Left> {
                 uses_driver: has_driver(number),
             })
         })
-        .collect();
-    left.sort_by_key(|left| left.number);
-    left
+        .collect()
 }
