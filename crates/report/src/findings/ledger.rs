@@ -64,6 +64,10 @@ const MIN_FAULTS: f64 = 50.0;
 /// kernel, for the finding `page-faults`.
 pub(crate) const MIN_IN_KERNEL: f64 = 0.05;
 
+/// The reason why a finding on the GPU's idle time is not known if the record has no GPU time. Only recorded kernels help
+/// then, whatever else the finding's rule needs.
+pub(crate) const GPU_TIME_MISSING: &str = "GPU time was not measured";
+
 /// Minimum share of the time, as a fraction, that the host spends outside CUDA calls, for the finding on a process that
 /// launches no GPU work.
 const MIN_OUTSIDE: f64 = 0.5;
@@ -352,7 +356,7 @@ impl Doing<'_> {
     fn judge(&self, one: &Evidence<'_>, idle: &Claimed) -> Judgement {
         let claims = &one.process.ledger.details.claims;
         let judged = match claims.gpu {
-            0 => Judgement::Unknown("GPU time was not measured".to_owned()),
+            0 => Judgement::Unknown(GPU_TIME_MISSING.to_owned()),
             _ => self.by_idle(one, idle),
         };
         match judged {
@@ -493,7 +497,7 @@ fn idle_waits(one: &Evidence<'_>) -> String {
 pub(crate) fn idle(one: &Evidence<'_>) -> Judgement {
     let claims = &one.process.ledger.details.claims;
     if claims.gpu == 0 {
-        return Judgement::Unknown("GPU time was not measured".to_owned());
+        return Judgement::Unknown(GPU_TIME_MISSING.to_owned());
     }
     let rows = claims.rows(&claims.claimed());
     let share = claims.share_of(claims.idle());

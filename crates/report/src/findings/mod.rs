@@ -664,8 +664,11 @@ fn judge_rule(rule: &'static Rule, all: &[Evidence<'_>], together: JobAnalyses<'
             (judge(all, together), place)
         }
     };
+    let lacks_gpu_time =
+        matches!(&judged, Judgement::Unknown(why) if why == ledger::GPU_TIME_MISSING);
     let (to_know, needs) = match lacks {
         Some(data) => data.to_know(),
+        None if lacks_gpu_time => (rules::KERNELS_TO_KNOW, rules::KERNELS),
         None if rule.name == ranks::SLOW_RULE => ranks::to_know(all, rule),
         None if rule.name == padding::PADDING_RULE => padding::to_know(all, rule),
         None => (rule.to_know, rule.needs),

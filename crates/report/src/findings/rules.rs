@@ -11,6 +11,7 @@ use crate::ledger::{Claim, LedgerKind};
 
 /// The command-line option that records kernels. Most rules on the GPU need recorded kernels.
 pub(crate) const KERNELS: &str = "--kernels";
+pub(crate) const KERNELS_TO_KNOW: &str = "run with --kernels";
 const METRICS: &str = "--gpu-metrics";
 const STATE_TO_KNOW: &str =
     "tllmprof run samples it where NVML is there, unless TLLMPROF_GPU_STATE is 0";
@@ -38,7 +39,7 @@ pub const RULES: &[Rule] = &[
         threshold: host::launch_bound_when,
         advice: "capture the step in a CUDA graph, or have fewer and larger kernels \
                  (torch.compile, fused operators)",
-        to_know: "run with --kernels",
+        to_know: KERNELS_TO_KNOW,
         needs: KERNELS,
         claims: ClaimRule::Idle(&[Claim::Launch]),
         data: STEPS,
@@ -51,7 +52,7 @@ pub const RULES: &[Rule] = &[
         threshold: host::waits_when,
         advice: "wait once a step: keep what the host decides on the GPU, and read results a step later \
                  (no .item() or .cpu() inside a step)",
-        to_know: "run with --kernels",
+        to_know: KERNELS_TO_KNOW,
         needs: KERNELS,
         claims: ClaimRule::Idle(&[Claim::Wait]),
         data: STEPS,
@@ -64,7 +65,7 @@ pub const RULES: &[Rule] = &[
                    after them",
         threshold: host::copies_when,
         advice: "copy asynchronously to pinned memory, in one piece, and wait later",
-        to_know: "run with --kernels",
+        to_know: KERNELS_TO_KNOW,
         needs: KERNELS,
         claims: ClaimRule::Idle(&[Claim::Read]),
         data: STEPS,
@@ -180,7 +181,7 @@ pub const RULES: &[Rule] = &[
         evidence: "the ledger: how long the GPU has nothing to do, and what the host does meanwhile",
         threshold: ledger::idle_when,
         advice: "see the ledger: what the host does meanwhile has to be shorter, or done a step ahead",
-        to_know: "run with --kernels",
+        to_know: KERNELS_TO_KNOW,
         needs: KERNELS,
         claims: ClaimRule::AllIdle,
         data: CALLS,
@@ -382,7 +383,7 @@ pub const RULES: &[Rule] = &[
         threshold: gpu::copies_when,
         advice: "keep on the GPU what each step copies, such as offloaded weights or caches; or copy it while kernels run \
                  (another stream, pinned memory)",
-        to_know: "run with --kernels",
+        to_know: KERNELS_TO_KNOW,
         needs: KERNELS,
         claims: ClaimRule::None,
         data: GPU,
@@ -432,7 +433,7 @@ pub const RULES: &[Rule] = &[
         threshold: gpu::low_when,
         advice: "a larger batch; less work on the host between launches; CUDA graphs; --gil shows whether \
                  Python threads hold each other up",
-        to_know: "run with --kernels",
+        to_know: KERNELS_TO_KNOW,
         needs: KERNELS,
         claims: ClaimRule::None,
         data: GPU,

@@ -60,6 +60,10 @@ fn says(made: SyntheticLoop, rule: &str, verdict: Verdict) {
     assert_eq!(finding.verdict, verdict, "{finding:#?}");
     match verdict {
         Verdict::No => assert_eq!(finding.advice, ""),
+        // Without any GPU time, kernels have to be recorded, whatever else the rule needs.
+        Verdict::Unknown if finding.evidence == "GPU time was not measured" => {
+            assert_eq!(finding.advice, "run with --kernels");
+        }
         Verdict::Unknown => assert_eq!(finding.advice, finding.rule.to_know),
         Verdict::Yes => (),
     }
