@@ -64,6 +64,22 @@ fn libraries_that_come_and_go_in_all_threads() {
     assert_eq!(lines_with(&both, BY_NAME), 1);
 }
 
+/// A thread looks up a symbol while the loader relocates a library of another thread. Such a library is patched once the
+/// loader has finished, even if it has no pages whose protection would show that.
+#[test]
+fn a_library_that_is_still_being_relocated_is_patched_later() {
+    let shop = Workshop::new();
+    let lender = shop.library("lender.c", "liblender.so", &[]);
+    for (n, binding) in ["-Wl,-z,norelro", "-Wl,-z,relro"].into_iter().enumerate() {
+        let options = [binding, "-Wl,-z,lazy", &lender];
+        let importer = format!("slow_importer{n}.so");
+        shop.library("slow_importer.c", &importer, &options);
+    }
+    let program = shop.program("slow_importers.c", "slow_importers", &[&lender]);
+    let both = program.window("1000000000-", "sym:^lent_step$").run();
+    assert_exact(&both);
+}
+
 #[test]
 fn a_function_that_compares_its_own_address() {
     let shop = Workshop::new();
