@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::CStr;
-use std::fs;
+use std::{fs, io};
 
 use tllmprof_config::{RunId, variable};
 
@@ -17,8 +17,8 @@ pub(crate) const GPU_SAMPLER: &CStr = c"gpu-sampler";
 /// Maximum number of ancestors of a process that are followed, to find out if another `tllmprof` command started the
 /// process. The limit ends the search if the process tree contains a loop.
 const MAX_DEPTH: usize = 256;
-/// Maximum number of lists of all processes that a search reads. Only a machine on which processes start all the time
-/// needs as many.
+/// Maximum number of lists of all processes that a search reads. Only a machine on which processes start and end all the
+/// time needs as many.
 const MAX_LISTS: usize = 100;
 
 /// A process that belongs to a run and still runs after the run's program has ended.
@@ -34,15 +34,25 @@ pub(crate) struct Left {
 /// run identifier. Processes whose environment variables this user may not read are left out too.
 ///
 /// A process that goes to the background starts a child and ends. If it does so between the list of all processes and
-/// the look at each of them, neither is found. So a search that finds none reads the list again, until the list has no
-/// new processes.
+/// the look at each of them, neither is found. So a search that finds none reads the list again if a process of the list
+/// has ended meanwhile.
 pub(crate) fn find(run: &RunId) -> Vec<Left> {
     let mut known = BTreeSet::new();
     for _ in 0..MAX_LISTS {
         let all = process_numbers().collect::<BTreeSet<_>>();
-        let new: Vec<_> = all.difference(&known).copied().collect();
-        let left = among(&new, run);
-        if new.is_empty() || !left.is_empty() {
+        let mut have_ended = false;
+        let mut of_run = Vec::new();
+        for number in all.difference(&known).copied() {
+            match is_of_run(number, run) {
+                Some(true) => of_run.push(number),
+                Some(false) => {}
+                None => have_ended = true,
+            }
+        }
+        let left = among(&of_run);
+        let has_ended = |number: &u64| ProcessStatus::read(*number).is_none();
+        have_ended |= of_run.iter().any(has_ended);
+        if !have_ended || !left.is_empty() {
             return left;
         }
         known = all;
@@ -50,22 +60,25 @@ pub(crate) fn find(run: &RunId) -> Vec<Left> {
     Vec::new()
 }
 
-/// Finds the processes of the run (see [`find`]) among those with the given numbers. They are in the order of the
-/// numbers.
-fn among(numbers: &[u64], run: &RunId) -> Vec<Left> {
-    let variable = format!("{}={run}", variable::run);
-    let is_of_run = |number: &u64| {
-        let variables = fs::read(format!("/proc/{number}/environ")).unwrap_or_default();
-        let mut entries = variables.split(|byte| *byte == 0);
-        entries.any(|entry| entry == variable.as_bytes())
+/// Returns true if a process has inherited the run's identifier. Returns `None` if the process has no variables, as one
+/// that has ended, or a thread of the kernel.
+fn is_of_run(number: u64, run: &RunId) -> Option<bool> {
+    let variables = match fs::read(format!("/proc/{number}/environ")) {
+        Ok(variables) => variables,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Some(false),
+        Err(_) => return None,
     };
+    let variable = format!("{}={run}", variable::run);
+    let mut entries = variables.split(|byte| *byte == 0);
+    let is_of_run = entries.any(|entry| entry == variable.as_bytes());
+    (!variables.is_empty()).then_some(is_of_run)
+}
+
+/// Returns those of the processes with the given numbers that belong to the run of this command (see [`find`]).
+fn among(numbers: &[u64]) -> Vec<Left> {
     let own = u64::from(std::process::id());
-    let of_run = numbers
-        .iter()
-        .copied()
-        .filter(|number| *number != own)
-        .filter(is_of_run);
-    of_run
+    let numbers = numbers.iter().copied().filter(|number| *number != own);
+    numbers
         .filter_map(|number| {
             let status = ProcessStatus::read(number)?;
             let mut parent = status.parent()?;
