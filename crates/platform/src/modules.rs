@@ -98,29 +98,11 @@ pub fn present(maps: &Maps) -> (Vec<LoadedModule>, bool) {
 /// RELRO pages read-only. For a module without such pages, the values of its GOT slots decide.
 pub fn is_relocated(module: &ElfModule, maps: &Maps) -> bool {
     let relro = relro(module);
-    match relro.is_empty() {
-        true => !has_link_time_slots(module),
-        false => {
-            let mapping = maps.at(relro.start);
-            mapping.is_some_and(|mapping| !mapping.is_writable)
-        }
+    if relro.is_empty() {
+        return module.is_bound();
     }
-}
-
-/// Returns true if a GOT slot that may be bound lazily still has the value from the module's file: an address relative to
-/// the module's base. The loader has not relocated this slot yet.
-fn has_link_time_slots(module: &ElfModule) -> bool {
-    let size = module.end - module.start;
-    let mut has_any = false;
-    module.each_slot(
-        |_| true,
-        |slot| {
-            let value = slot.place.load(Ordering::Relaxed);
-            has_any |= slot.may_be_lazy && value != 0 && value < size;
-        },
-    );
-    // The addresses in the file of a program that is not position-independent are final.
-    has_any && module.base != 0
+    let mapping = maps.at(relro.start);
+    mapping.is_some_and(|mapping| !mapping.is_writable)
 }
 
 /// Returns the pages that the loader makes read-only when it has finished the module's relocations. The range is empty

@@ -104,7 +104,8 @@ impl ElfModule {
     }
 
     /// Returns false if a lazy slot still holds an address relative to the module's base, because another thread is
-    /// still loading the module. Otherwise the loader has processed the slots, and the result is true.
+    /// still loading the module. Otherwise the loader has processed the slots, and the result is true. It is also true
+    /// for a program that is not position-independent: the addresses in its file are final.
     pub fn is_bound(&self) -> bool {
         let mut is_bound = true;
         let visit = |slot: Slot<'_>| {
@@ -113,7 +114,7 @@ impl ElfModule {
             is_bound &= !(slot.may_be_lazy && in_file.contains(&value));
         };
         self.each_slot(|_| true, visit);
-        is_bound
+        is_bound || self.base == 0
     }
 
     /// Returns the symbol that the module defines under `name`. If the module has symbol versions, the symbol must have
