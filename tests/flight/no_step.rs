@@ -2,7 +2,7 @@
 //! last part of the run, as one span of time: a single window with a single iteration. If it finds a step, the report is
 //! about the latest steps.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -167,12 +167,8 @@ fn random_calls_are_one_span() {
 
 #[test]
 fn the_span_of_a_python_program_names_its_functions() {
-    let Some(which) = pythons().iter().rfind(|python| python.has_gil) else {
-        return;
-    };
     let ran = run_python(
         "python_span",
-        &which.path,
         "
 for length in (0.3, 0.21, 0.14, 0.4, 0.12):
     tokenise_prompts(time.monotonic() + length)
@@ -181,18 +177,15 @@ for length in (0.3, 0.21, 0.14, 0.4, 0.12):
     loop.lib.cuStreamSynchronize(loop.stream)
 ",
     );
+    let Some(ran) = ran else { return };
     assert_span(&ran, 0.5);
     assert!(names(&ran, "tokenise_prompts"), "{}", ran.process["ledger"]);
 }
 
 #[test]
 fn the_latest_steps_of_a_python_program_name_its_functions() {
-    let Some(which) = pythons().iter().rfind(|python| python.has_gil) else {
-        return;
-    };
     let ran = run_python(
         "python_latest",
-        &which.path,
         "
 for _ in range(70):
     tokenise_prompts(time.monotonic() + chosen.choice((0.004, 0.05)))
@@ -200,6 +193,7 @@ for _ in range(70):
     loop.lib.cuStreamSynchronize(loop.stream)
 ",
     );
+    let Some(ran) = ran else { return };
     let windows = ran.process["windows"].as_array().unwrap();
     let is_past = |window: &Value| window["past"] == true;
     assert!(
@@ -212,13 +206,15 @@ for _ in range(70):
     assert!(names(&ran, "tokenise_prompts"), "{}", ran.process["ledger"]);
 }
 
-/// Runs a Python program that consists of the lines `steps` after a preamble. The preamble defines `loop`, which
-/// launches a graph and waits for it, and `tokenise_prompts`, which computes until a given time.
-fn run_python(name: &str, python: &Path, steps: &str) -> Ran {
+/// Runs a Python program that consists of the lines `steps` after a preamble. The preamble defines `loop`, which has a
+/// graph to launch, and `tokenise_prompts`, which computes until a given time. Returns `None` if there is no Python with
+/// a GIL.
+fn run_python(name: &str, steps: &str) -> Option<Ran> {
+    let python = pythons().iter().rfind(|python| python.has_gil)?;
     let scratch = Scratch::new(name);
     let path = scratch.path("main.py");
     std::fs::write(&path, format!("{PREAMBLE}{steps}")).unwrap();
-    run_default(&scratch, &[python.to_owned(), path])
+    Some(run_default(&scratch, &[python.path.clone(), path]))
 }
 
 const PREAMBLE: &str = "
