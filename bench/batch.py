@@ -27,7 +27,7 @@ class Batch:
 
 class Runner:
     def step(self, batch):
-        """What the formulas read the batch of."""
+        """A step. The library reads the batch's contents from its argument."""
 
 
 runner, batch = Runner(), Batch([Request(0) for _ in range(REQUESTS)])

@@ -165,7 +165,7 @@ int main(int argc, char **argv) {
         need(!get(NAMES[kind].function, &through[kind], 12000, 0, 0), NAMES[kind].function);
         direct[kind] = own(NAMES[kind].function);
     }
-    // The profiler's record begins at the first CUDA call, so one is made before the measurement.
+    // The profiler's record begins at the first CUDA call, so a CUDA call is made before the measurement.
     call(STREAM_WAIT, through[STREAM_WAIT]);
     double from = seconds();
     uint64_t since = now();

@@ -1,6 +1,5 @@
-// Functions that a rule of the profiler's configuration names. The profiler patches the entry of
-// `named_entry`. The symbol `named_slot` has size 0, so its entry is not patched, and calls of it
-// are hooked through the GOT.
+// Functions that are named in a rule of the profiler's configuration. The profiler patches the entry of `named_entry`.
+// The symbol `named_slot` has size 0, so its entry is not patched, and calls of it are hooked through the GOT.
 int named_entry(void *a, void *b) { return a != b; }
 
 // Runs one step of a simulated program. `body` makes the calls of the step. The `asm` keeps the

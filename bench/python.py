@@ -17,7 +17,7 @@ def nothing():
 
 
 def step():
-    """The function that the rule names where everything is asked for."""
+    """The function that the rule names as the step if all features are on."""
 
 
 def call_step(count):
@@ -45,7 +45,7 @@ def loop(count):
 
 
 def per_turn(act):
-    """Nanoseconds of CPU time, the least of some spells of about 20 ms."""
+    """Returns the CPU time of one turn in ns: the minimum of several measurements of about 20 ms each."""
     since = time.thread_time_ns()
     act(100)
     count = max(20, 100 * 20_000_000 // (time.thread_time_ns() - since))

@@ -22,7 +22,7 @@ def work(depth):
 
 
 def step():
-    """About a millisecond, in twenty frames."""
+    """Computes for about a millisecond, in twenty nested calls."""
     return work(20)
 
 

@@ -45,8 +45,8 @@ struct JumpsAt(#[allow(dead_code, reason = "the command reads it")] &'static Jum
 static tllmprof_jumps: JumpsAt = JumpsAt(&JUMPS);
 
 lifecycle::global! {
-    /// True once the settings of the command are in use and the library's parts have been started. They stay so if the
-    /// GOT slots could not be patched: then the command may try again.
+    /// True once the settings of the command are in use and the library's parts have been started. The flag stays set
+    /// if the GOT slots could not be patched. Then the command may try again.
     #[fork(keep = "the child's library is its parent's")]
     static HAS_STARTED: AtomicBool = AtomicBool::new(false);
     /// True once the library was attached, even if it has been detached since.
@@ -100,8 +100,8 @@ fn start(variables: &[Vec<u8>]) -> Answer {
         return done.map_or(Answer::Failed, |()| answer);
     }
     if HAS_STARTED.load(Ordering::Acquire) {
-        // An earlier try has started the library, and has patched no GOT slots. The settings of that try stay in use,
-        // which the command says after the answer `AttachedAgain`.
+        // An earlier try has started the library, but could not patch the GOT slots. The settings of that try stay in
+        // use. The command says so if it gets the answer `AttachedAgain`.
         return match is_to_go {
             true => Answer::DoneBefore,
             false if patch_slots() == Answer::Failed => Answer::Failed,

@@ -43,7 +43,7 @@ look_up!(dlvsym, tllmprof_intercept::dlvsym_door);
 /// Only NVTX may call this, as `nvtxInit.h` describes.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn InitializeInjectionNvtx2(export: nvtx::GetExportTable) -> c_int {
-    // No panic: `initialize` contains panics of our own code; the rest is the code of another NVTX tool.
+    // No panic: `initialize` catches panics of our own code; the rest is the code of another NVTX tool.
     // SAFETY: NVTX is the caller, so `export` is its function, which stays valid for the life of the process.
     unsafe { nvtx::initialize(export) }
 }
@@ -52,7 +52,7 @@ unsafe extern "C-unwind" fn InitializeInjectionNvtx2(export: nvtx::GetExportTabl
 /// Only NVTX may call this, as `nvtxExtInit.h` describes.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn InitializeInjectionNvtxExtension(module: *mut c_void) -> c_int {
-    // No panic: `initialize_extension` contains panics of our own code; the rest is the code of another NVTX tool.
+    // No panic: `initialize_extension` catches panics of our own code; the rest is the code of another NVTX tool.
     // SAFETY: NVTX is the caller, so `module` describes one of its extensions, with the layout of `nvtxExtInit.h`.
     unsafe { nvtx::initialize_extension(module) }
 }

@@ -120,7 +120,7 @@ unsafe extern "C" fn look_at_prctl(
     fourth: usize,
     fifth: usize,
 ) -> c_int {
-    // No panic: `look_at_option` contains panics of our own code; the rest is libc's function.
+    // No panic: `look_at_option` catches panics of our own code; the rest is libc's function.
     type Prctl = unsafe extern "C" fn(c_int, usize, usize, usize, usize) -> c_int;
     look_at_option(option, second, third);
     // SAFETY: this is libc's function of this name, called with the caller's arguments.
@@ -141,7 +141,7 @@ unsafe extern "C" fn look_at_syscall(
     fifth: usize,
     sixth: usize,
 ) -> c_long {
-    // No panic: panics of our own code are contained in the functions that examine the arguments.
+    // No panic: panics of our own code are caught in the functions that examine the arguments.
     type Syscall = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
     // The kernel uses only the lower 32 bits of the system call's number.
     match c_long::from(number as c_int) {
@@ -158,8 +158,8 @@ unsafe extern "C" fn look_at_syscall(
     }
 }
 
-/// Examines the arguments of `prctl`. If the call installs a filter, informs the session before the filter is
-/// installed. A call without a filter only asks if the kernel knows the option.
+/// Examines the arguments of `prctl`. If the call installs a filter, informs the session (the part of the library that
+/// counts steps) before the filter is installed. A call without a filter only asks if the kernel knows the option.
 fn look_at_option(option: c_int, mode: usize, filter: usize) {
     let is_strict = mode == libc::SECCOMP_MODE_STRICT as usize;
     let is_filter = mode == libc::SECCOMP_MODE_FILTER as usize && filter != 0;
@@ -168,8 +168,9 @@ fn look_at_option(option: c_int, mode: usize, filter: usize) {
     }
 }
 
-/// Examines the arguments of `seccomp`. If the call installs a filter, informs the session before the filter is
-/// installed. Without a filter, or with flags for the strict mode, the call only asks what the kernel supports.
+/// Examines the arguments of `seccomp`. If the call installs a filter, informs the session (the part of the library
+/// that counts steps) before the filter is installed. Without a filter, or with flags for the strict mode, the call
+/// only asks what the kernel supports.
 fn look_at_operation(operation: usize, flags: usize, filter: usize) {
     let is_strict =
         operation == libc::SECCOMP_SET_MODE_STRICT as usize && flags == 0 && filter == 0;

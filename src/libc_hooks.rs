@@ -85,7 +85,7 @@ macro_rules! hooks {
             // SAFETY: the symbol is meant to replace libc's function, and calls it.
             #[unsafe(no_mangle)]
             unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
-                // No panic: `find` and the bodies contain panics of our own code; the rest is libc's function.
+                // No panic: `find` and the bodies catch panics of our own code; the rest is libc's function.
                 type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
                 // SAFETY: the pointer is null, or points to libc's function of this name and type.
                 let real = unsafe { function::at::<Function>($real.find()) };

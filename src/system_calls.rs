@@ -1,8 +1,8 @@
 //! This library's private versions of those C library functions that make system calls, and of `getenv`.
 //!
-//! Another preloaded library may hook any of these functions. For example, a network stack hooks `socket` and `poll`,
-//! a tracer hooks `open` and `read`, and a fake clock hooks `clock_gettime`. Such a library may not be initialised
-//! yet when this library is loaded, may have freed its state when the process ends, and need not expect calls from
+//! Another preloaded library may hook any of these functions. For example, a network stack hooks `socket` and `poll`, a
+//! tracer hooks `open` and `read`, and a fake clock hooks `clock_gettime`. Such a library may not be initialised yet
+//! when this library is loaded. It may have freed its state when the process ends. It need not expect calls from
 //! threads whose start it did not see. So the functions that this library, including Rust's standard library in it,
 //! calls by these names are hidden symbols. All references to them are bound when the library is linked, as for
 //! `tllmprof_bytes`. The host neither sees these functions nor calls them.
@@ -60,8 +60,8 @@ macro_rules! define {
             unsafe { $body }
         }
         global_asm!(
-            // The symbols are weak, like the references to some of them in Rust's standard library. The linker binds
-            // references to a weak symbol that is defined, too.
+            // The symbols are weak, like the references to some of them in Rust's standard library. The linker also
+            // binds references to a weak symbol if the symbol is defined.
             concat!(".hidden ", $name),
             concat!(".weak ", $name),
             concat!(".type ", $name, ", %function"),

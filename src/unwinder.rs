@@ -1,10 +1,10 @@
 //! Forwards the unwinder's functions to the unwinder of the process, which is found only when it is needed.
 //!
-//! Rust normally links every library to `libgcc_s.so.1`. A process whose loader does not find that file would not
-//! start with such a library preloaded, although the process may never unwind. A second unwinder inside this library
-//! is no solution either. The functions of one unwinder cannot read the state of another in the middle of an unwind,
-//! and exceptions and cancelled threads of the host pass through frames of this library that have something to clean
-//! up.
+//! Rust normally links every library to `libgcc_s.so.1`. A process whose loader does not find that file would not start
+//! with such a library preloaded, although the process may never unwind. A second unwinder inside this library is no
+//! solution either. The functions of one unwinder cannot read the state of another in the middle of an unwind.
+//! Exceptions and cancelled threads of the host pass through frames of this library, and some of these frames have
+//! something to clean up.
 //!
 //! So this library defines the unwinder's functions as private symbols, and each of them finds the process's
 //! function. Code that unwinds has already loaded an unwinder. If this library itself panics in a process without an
@@ -24,8 +24,8 @@ const NOT_RAISED: usize = 3;
 /// The result `_URC_END_OF_STACK` of the Itanium C++ ABI: there is no further frame.
 const END_OF_STACK: usize = 5;
 
-// This is a separate function, so that the frames of the forwarding functions have nothing to clean up. During an
-// unwind, the unwinder would run such a cleanup, which would call the unwinder again.
+// This is a separate function, so that the frames of the forwarding functions have nothing to clean up. Otherwise the
+// unwinder would run this cleanup during an unwind, and the cleanup would call the unwinder again.
 #[cold]
 #[inline(never)]
 fn find(name: &CStr) -> Option<UnwinderFunction> {
@@ -67,7 +67,7 @@ macro_rules! define {
                 Ok(name) => name,
                 Err(_) => panic!("a name that is none"),
             };
-            // No panic: a panic that unwinds through this function is contained further up the stack.
+            // No panic: a panic that unwinds through this function is caught further up the stack.
             match find(NAME) {
                 // SAFETY: called with the caller's arguments for this function.
                 Some(function) => unsafe { function(first, second, third) },

@@ -57,8 +57,7 @@ fn is_captured_exactly(linkage: Linkage, variables: &[(&str, &str)], hooked: &st
         .map(|(first, last)| last - first + 1)
         .collect();
     assert_eq!(lengths, [10, 5], "{linkage:?}");
-    // According to the driver's log, the profiler was on for the same numbers of launches as the windows in the
-    // record.
+    // According to the driver's log, the profiler was on for as many launches as each window in the record has.
     let switched: Vec<_> = host.switches().iter().map(|(a, b)| b - a + 1).collect();
     assert_eq!(switched, [10, 5], "{linkage:?}");
     // After a detach and a new attach, a capture works as before.
@@ -426,8 +425,8 @@ fn a_thread_goes_on_where_it_was_whatever_it_was_doing() {
             sleep(Duration::from_micros(random(10_000)));
             let attach = host.command("attach PID").stderr(Stdio::piped()).spawn();
             let mut attach = attach.unwrap();
-            // With KIND, the program makes no CUDA call. So once `attach` has loaded the library, it waits for the
-            // first call until it is killed below.
+            // With KIND, the program makes no CUDA call. So once the command `attach` has loaded the library, the
+            // command waits for the first CUDA call until it is killed below.
             place::wait_until("the attach", || {
                 host.is_loaded() || attach.try_wait().unwrap().is_some()
             });

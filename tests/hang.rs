@@ -21,7 +21,8 @@ const RANKS: u32 = 8;
 /// calls, the numbers of sends to the 8 ranks, and the numbers of receives from the 8 ranks. Each entry has 8 bytes.
 const SHARED_BYTES: u64 = 8 * 4 * 8 * (4096 + 2 * 8);
 const TEST_TIMEOUT: Duration = Duration::from_secs(100);
-/// The exit statuses of `tllmprof hang`: 0 if no rank is stuck, 3 if a rank is stuck, and 4 if it cannot tell.
+/// The exit statuses of `tllmprof hang`: 0 if no rank is stuck, 3 if a rank is stuck, and 4 if the command cannot
+/// decide.
 const NOT_STUCK: i32 = 0;
 const STUCK: i32 = 3;
 const CANNOT_TELL: i32 = 4;

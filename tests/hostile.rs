@@ -118,7 +118,7 @@ fn exit_handlers_wait_for_a_thread_that_launches() {
 }
 
 /// In the program, `cuProfilerStart` returns only after another thread has made 200 launches. So the library must not
-/// make this thread wait for the profiler's start at each of its launches.
+/// make each launch of that thread wait for the profiler's start.
 #[test]
 fn a_profiler_that_starts_only_after_many_launches() {
     let shop = Workshop::new();
@@ -461,8 +461,7 @@ fn main_thread_leaves_by_pthread_exit() {
         assert_eq!(both.total(), 40, "{windows}");
         assert_switches(&both, &wanted);
     }
-    // The library's thread that samples stacks must not keep the process alive, nor may any other thread of the
-    // library.
+    // Neither the library's thread that samples stacks nor any other thread of the library may keep the process alive.
     let traces = Scratch::new("hostile-stacks");
     let both = program
         .env("TLLMPROF_TRACE", traces.folder().join("%p.tllmprof"))

@@ -117,8 +117,8 @@ fn threads_that_launch_without_a_pause_leave_cupti_a_turn() {
     assert_steps(&ran, 1, 3);
 }
 
-/// CUPTI takes long to attach. If the window has closed before CUPTI is ready, the library removes CUPTI again, and the
-/// program does not wait for it.
+/// It takes long to attach CUPTI. If the window has closed before CUPTI is ready, the library removes CUPTI again, and
+/// the program does not wait for it.
 #[test]
 fn cupti_that_comes_too_late_goes_again() {
     let ran = Program::new(Reach::LookedUp)

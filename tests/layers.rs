@@ -389,9 +389,9 @@ fn nothing_is_added_to_a_replay() {
     if !can_exec() {
         return skipped("not under qemu");
     }
-    // On a busy machine, a call may wait for a lock, which takes additional instructions. A run that takes longer also
-    // does more of the work that is done at intervals. So there are many replays, and the lowest count of several runs
-    // is used: of three, and of more if the counts do not agree.
+    // On a busy machine, a call may wait for a lock, which takes additional instructions. In a run that takes longer,
+    // the library also does its periodic work more often. So there are many replays, and the lowest count of several
+    // runs is used: of three, and of more if the counts do not agree.
     let mut fewest = [[u64::MAX; 2]; 2];
     for round in 1.. {
         for (fewest, layers) in fewest.iter_mut().zip(["0", "1"]) {

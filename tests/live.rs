@@ -44,8 +44,8 @@ fn a_hundred_captures_in_a_row_take_exactly_their_steps() {
     let place = Place::new();
     let mut server = place.start(&mut place.server(&PERIOD_US.to_string()));
     let mut peer = server.connect();
-    // The server opens a descriptor for this client before its first answer. So the descriptors are counted after the
-    // answer.
+    // Before the server answers a client for the first time, it opens a descriptor for the client. So the descriptors
+    // are counted after the answer.
     peer.status();
     let (descriptors, mut taken) = (server.count("fd"), Vec::new());
     for n in 0..100 {

@@ -168,8 +168,8 @@ fn the_threads_are_gone_when_destructors_run() {
 }
 
 /// Runs the host program under a tracer. Returns the lines that the tracer prints: `made THREAD NUMBER` for the system
-/// calls of the library's threads, and `between THREAD NUMBER` for those that they make during the 1000 steps between
-/// the marks. Returns `None` if tracing is forbidden.
+/// calls of the library's threads, and `between THREAD NUMBER` for those that they make during the 1000 steps of the
+/// test (see [`an_idle_thread_makes_no_system_call`]). Returns `None` if tracing is forbidden.
 fn traced(variables: &str, threads: usize) -> Option<Vec<String>> {
     static TRACER: Built = Built::new();
     let tracer = build_once(&TRACER, "own_threads/traced.c", &[]);
@@ -200,9 +200,10 @@ fn traced(variables: &str, threads: usize) -> Option<Vec<String>> {
     Some(output.out().lines().map(str::to_owned).collect())
 }
 
-/// Before the 1000 steps in which the test expects no system call, the tracer holds the program until each of the
-/// library's threads sleeps in a system call without a time limit. The control socket is in a separate folder, because
-/// commands of other tests connect to all sockets in the user's folder and would wake the library's thread.
+/// Before the 1000 steps, the tracer holds the program until each of the library's threads sleeps in a system call
+/// without a time limit. The test expects no system call of these threads during the steps. The control socket is in a
+/// separate folder, because commands of other tests connect to all sockets in the user's folder and would wake the
+/// library's thread.
 #[test]
 fn an_idle_thread_makes_no_system_call() {
     for (variables, threads) in [

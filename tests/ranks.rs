@@ -451,8 +451,8 @@ fn a_part_of_a_communicator_is_the_same_one_in_the_records_of_all_its_ranks() {
     // know the result, either. With color -1, the process gets no communicator.
     let unknown = (None, None, None);
     assert_eq!(of(LINKED, "*2 /3 /-1"), [unknown.clone(), unknown.clone()]);
-    // NCCL may still be making the communicator when the call returns. The library knows it only after the program has
-    // asked NCCL for the state and NCCL has reported that it is ready.
+    // NCCL may still be making the communicator when the call returns. The library knows the communicator only after
+    // NCCL has reported to the program that the communicator is ready.
     assert_eq!(of(LINKED, "b1/4 /100")[1], unknown);
     for options in [LINKED, BY_DLSYM] {
         let made = of(options, "b1/4 /100 /201");

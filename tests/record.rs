@@ -342,7 +342,7 @@ fn a_record_never_passes_its_bound_and_counts_what_it_drops() {
 
 #[test]
 fn a_record_that_needs_less_than_its_bound_is_not_called_full() {
-    // So little space is left after the start that the library cannot reserve more in advance.
+    // With this limit, so little space is left after the start that the library cannot reserve any of it in advance.
     let counts = Counts::new().env("TLLMPROF_TRACE_MAX", "640K");
     let output = counts.run(ALL, &["loop", "2", "10", "return"]);
     assert_eq!(output.status.code(), Some(7));

@@ -112,9 +112,9 @@ fn every_family_is_balanced_and_nothing_else_is_different() {
         assert!(plain["spread"].as_u64() > Some(1), "{name}: {plain}");
         assert!(balanced["spread"].as_u64() <= Some(1), "{name}: {balanced}");
         assert_ne!(plain["logits"], balanced["logits"], "{name}");
-        // With and without `ENABLE_PERFECT_ROUTER`, the module that computes the router's logits (the model's gate) and
-        // its matrix product must run the same number of times, results must have the same types and shapes, and
-        // torch's compiler must break the graph equally often.
+        // Three things must be the same with and without `ENABLE_PERFECT_ROUTER`: the number of times that the model's
+        // gate (the module that computes the router's logits) and its matrix product run, the types and shapes of the
+        // results, and the number of times that torch's compiler breaks the graph.
         for same in ["layers", "gates", "products", "kinds", "breaks"] {
             assert_eq!(plain[same], balanced[same], "{name}: {same}");
         }

@@ -218,8 +218,8 @@ impl Samples {
     }
 }
 
-/// Returns the threads that make no steps and are noted in waits of threads that do. Unless they run an event loop, they
-/// are sampled only during these waits.
+/// Returns the threads that make no steps, and that the record notes because a thread that makes steps was waiting.
+/// Unless they run an event loop, they are sampled only during such waits.
 fn others(record: &Read) -> BTreeSet<u32> {
     let is_iteration = |event: &Event| matches!(event.what, What::Iteration { .. });
     let events = record.events.iter();
@@ -363,7 +363,8 @@ fn an_event_loop_is_sampled_though_its_thread_makes_no_steps() {
         let record = &Read::all(scratch.folder())[0];
         let samples = Samples::of_all_threads(record);
         let is_loop = |sample: &&Sample| sample.thread == number;
-        // The search for the thread may take only a small part of the sampler's time, so on a busy machine it ends late.
+        // The sampler may spend only a small part of its time on the search for the thread. So on a busy machine, the
+        // search ends late.
         let of_loop = samples.0.iter().filter(is_loop).count();
         println!("{python}: {of_loop} of {}", samples.0.len());
         let is_one = |sample: &&Sample| is_loop(sample) && sample.taken == Taken::Python;

@@ -32,8 +32,8 @@ fn stalls_on_mixed_load_are_found_with_their_causes_and_prefills_are_none() {
         assert!(names_cause, "{number}, {cause}: {context}");
     }
     // The stall at step 244 opens no window. That step has a prefill, which usually takes 150 ms. With a stall of 600
-    // ms the step takes less than six times its usual time. On a busy machine, other steps may take as long as a
-    // stall, and a prefill with a stall six times its usual time.
+    // ms the step takes less than six times its usual time. On a busy machine, other steps may take as long as a stall,
+    // and a prefill with a stall may take six times its usual time.
     let slow = ran.slow();
     let is_slow = |number: &u64| {
         let least = if number % 10 == 4 { 900 } else { 300 };

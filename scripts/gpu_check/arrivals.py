@@ -17,8 +17,8 @@ from .checks import Check
 from .router_ranks import NO_MULTICAST, free_port
 
 # FIRST and LAST: the first and the last recorded step. STEPS: the number of steps that the program makes. Step FIRST
-# does not count when the check looks which rank is last: CUPTI attaches during this step, at a different time in each
-# rank, so that ranks wait for each other.
+# does not count when the check determines which rank is last: CUPTI attaches during this step, at a different time in
+# each rank, so that ranks wait for each other.
 FIRST, LAST, STEPS = 12, 32, 40
 # The numbers of ranks with which the check runs. Each rank has its own GPU.
 RANKS = (2, 4)

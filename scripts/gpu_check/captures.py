@@ -30,7 +30,7 @@ PROFILED = 20
 # Maximum difference between the number of a window's first iteration and the number of iterations that were
 # counted when the library confirmed the request.
 SOON = 2
-# Maximum delay of a step at the begin or end of a capture, in ns.
+# Maximum delay of a step at the beginning or end of a capture, in ns.
 DELAY_NS = 50_000_000
 PATIENCE = 120
 # Pause between two captures of an engine, in seconds. It separates the steps after one window from those before the
@@ -132,7 +132,7 @@ def judge(found, process, seconds, many=MANY):
 
 
 def steps_around(rows, found, apart):
-    """Returns, from an engine's own rows, the longest delay of a step at the begin or end of a window in ns, and for
+    """Returns, from an engine's own rows, the longest delay of a step at the start or end of a window in ns, and for
     each window the ratio: median step after it ÷ median step before it. Windows that are too close to another one give
     no ratio."""
     ns = [later[0] - row[0] for row, later in zip(rows, rows[1:])]

@@ -26,11 +26,11 @@ from gpu_check.first import own_steps, parsed, process_of, windows_of  # noqa: E
 NAME = "counting"
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs", "counting")
 PYTHON, NATIVE, BUILT = "python_loops.py", "recapture.cu", "native"
-# For JAX's loop. STARTS: number of times that the program is started. WINDOWS: number of windows in
-# each run. LENGTH: number of iterations in a window. FIRST: first iteration of the first window.
-# APART: number of iterations from the begin of one window to the begin of the next.
+# For JAX's loop. STARTS: number of times that the program is started. WINDOWS: number of windows in each run. LENGTH:
+# number of iterations in a window. FIRST: first iteration of the first window. APART: number of iterations from the
+# start of one window to the start of the next.
 STARTS, WINDOWS, LENGTH, FIRST, APART = 5, 20, 50, 400, 80
-# Minimum share of iterations that must contain the begin of exactly one step.
+# Minimum share of iterations that must contain the start of exactly one step.
 SHARE = 0.98
 BUDGET, REPORTS, LEAST = 110, 30, 5
 TITLE = ("## What auto counts", "", "Each once by `tllmprof run`, with no option but the window. *One step each*: the part of the iterations of "

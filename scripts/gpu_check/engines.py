@@ -36,8 +36,8 @@ MODELS_OF = {layers: f"tiny-llama-float16-{layers}" for layers in (4, 8, 32)}
 MODELS = {MODEL: [], MODEL_WITH_WEIGHTS: ["--weights"], MODEL_OF_EXPERTS: ["--moe"],
           WIDE_MODEL: ["--wide", "--layers", "12"], MODEL_8B: ["--8b"],
           **{name: ["--weights", "--layers", str(layers)] for layers, name in MODELS_OF.items()}}
-# First and last iteration of the first window, which nsys captures, too. The other windows alternate with as many
-# steps outside windows, to measure the cost of recording in one process.
+# First and last iteration of the first window, which nsys captures, too. Each of the other windows is followed by the
+# same number of steps outside windows. So the cost of recording can be measured within one process.
 FIRST = (20, 60)
 WINDOWS = [FIRST] + [(first, first + 49) for first in range(100, 1600, 100)]
 SECONDS = 300
@@ -130,7 +130,7 @@ def plain_site(site, _):
 
 # For the check "split". SPLIT: first and last iteration of the requested window, which has 300 iterations. Only
 # iterations that meet the condition count, so the window ends later than requested. CONDITION: the condition, which
-# excludes the prompts at the begin of each round.
+# excludes the prompts at the beginning of each round.
 SPLIT, CONDITION = (20, 319), "phase=decode and requests>=16"
 LONG = dict(REQS=16, TOKENS=128, ROUNDS=8, WARM=8)
 ROUTED = dict(REQS=16, TOKENS=96, ROUNDS=3, WARM=8, SCORES=1, LOADS=1)

@@ -27,8 +27,8 @@ AFTERWARDS = 0.005
 # recording only if every pair shows it, so it stops at the first pair that shows none.
 PAIRS = 3
 GPU_TIME = 0.02
-# Resolution of the GPU's clock in ns. Two tools may read the begin of a kernel one tick apart, and
-# also its end. So their durations of a kernel may differ by two ticks.
+# Resolution of the GPU's clock in ns. Two tools may read the start of a kernel one tick apart, and also its end. So
+# their durations of a kernel may differ by two ticks.
 TICK = 32
 THREADS, WINDOWS, GAP, STEPS = 8, 50, 12, 4
 RULE = "cudaEventSynchronize"

@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 MAX_CALLS, MAX_CHARACTERS = 3, 16_000
-# Matches the begin of a finding in the answer of the tool `brief`: two spaces and the finding's name.
+# Matches the beginning of a finding in the answer of the tool `brief`: two spaces and the finding's name.
 FINDING = re.compile(r"^  ([a-z][a-z-]+)(?: \(costs [^)]*\))?: ", re.MULTILINE)
 IDENTIFIER = re.compile(r"\bid ([a-z-]+), confidence (low|medium|high); more: ")
 

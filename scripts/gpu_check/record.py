@@ -27,7 +27,7 @@ GPU_TABLES = ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_KERNEL", "
 
 @dataclass(frozen=True)
 class Truth:
-    """nsys's times of an iteration, in ns. extent: from the begin of the first work on the GPU to the end of the
+    """nsys's times of an iteration, in ns. extent: from the start of the first work on the GPU to the end of the
     last. busy: without the gaps in between."""
 
     extent: int

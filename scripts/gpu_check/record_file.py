@@ -46,7 +46,7 @@ class Record:
                          for event in found if event.get("cat") == "kernel")
         windows = sorted((event["start"], event["name"]) for event in found
                          if event.get("cat") == "window" and tracks[event["tid"]] == "kernels taken"
-                         # a kernel window that never closed has a name that ends with "-"
+                         # if the recording of kernels never ended, the event's name ends with "-"
                          and not event["name"].endswith("-"))
         self.kernels = [(launch, ns, name) for _, launch, ns, name in kernels]
         self.inner = [tuple(int(edge) for edge in name.removeprefix("window ").split("-")) for _, name in windows]

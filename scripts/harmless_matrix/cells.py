@@ -27,8 +27,8 @@ THREADS = {f"thread {name}" for name in ("tllmprof", "tllmprof-stacks", "tllmpro
 BROKEN = ("command not found", "error while loading shared libraries", "No such file or directory: '/usr/lib",
           "cannot execute", "not started:")
 # BASELINES: number of runs without the library with which each comparison begins. If a result then differs, up to
-# MORE_BASELINES more runs without the library are made, because a result that varies from run to run may have been the
-# same in the first runs by chance.
+# MORE_BASELINES more runs without the library are made. A result that varies from run to run may have been the same in
+# the first runs by chance.
 BASELINES, MORE_BASELINES = 2, 6
 # Maximum number of attempts to find out the system calls of a program, for a seccomp filter that allows only these.
 FITS = 4

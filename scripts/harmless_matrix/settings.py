@@ -57,8 +57,8 @@ class Preload:
     pattern: str
     about: str
     variables: tuple = ()
-    # The begin of lines that this preloaded library writes to standard error. These lines are not
-    # compared, because timing decides which processes write them.
+    # The beginning of lines that this preloaded library writes to standard error. These lines are not compared, because
+    # timing decides which processes write them.
     says: str = ""
 
 

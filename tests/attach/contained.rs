@@ -446,8 +446,8 @@ fn commands_at_the_same_time_load_the_library_once() {
             })
             .collect();
         // The first of the three commands is killed after a random time of less than 60 ms. Each command must print
-        // nothing, or one of the messages below. The message `is attaching to it` refuses a command while another one
-        // attaches.
+        // nothing, or one of the messages below. A command prints `is attaching to it` if it is refused because another
+        // command is attaching.
         sleep(Duration::from_micros(random(60_000)));
         all[0].kill().unwrap();
         for attach in all {

@@ -78,9 +78,9 @@ fn engines_have_the_functions_that_make_passes_of_draft_models() {
     }
 }
 
-/// For each engine: the versions, the folders whose code runs draft models, and the texts that this code would contain
-/// if it called or defined the functions that are the engine's steps. The test checks that no file in these folders
-/// contains such a text.
+/// For each engine: the versions, the folders whose code runs draft models, and some texts. Code that calls or defines
+/// the functions that are the engine's steps would contain such a text. The test checks that no file in these folders
+/// does.
 const WITHIN: [(&str, [&[&str]; 3]); 3] = [
     (
         "vllm",
@@ -116,8 +116,8 @@ const WITHIN: [(&str, [&[&str]; 3]); 3] = [
     ),
 ];
 
-/// The engines in the table `WITHIN` run all passes of a draft model within the step that needs the drafts, so they
-/// need no row in the library's table of drafting functions (`DRAFTS`).
+/// The engines in the table `WITHIN` run all passes of a draft model within the step that needs the drafts. So these
+/// engines need no row in the library's table of drafting functions (`DRAFTS`).
 #[test]
 fn other_engines_draft_within_their_steps() {
     for (package, [versions, folders, calls]) in WITHIN {

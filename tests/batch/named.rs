@@ -38,9 +38,9 @@ fn a_function_that_the_user_names_is_the_step_and_tells_its_batch() {
     }
 }
 
-/// The function from whose calls the batches are read is called within each step. If iterations begin at a launch
-/// after that call, the call's batch counts for the previous iteration. If iterations begin at waits, the first call
-/// comes before the first iteration.
+/// The library reads the batches from the calls of a function that is called within each step. If iterations begin at a
+/// launch after that call, the call's batch counts for the previous iteration. If iterations begin at waits, the first
+/// call comes before the first iteration.
 #[test]
 fn a_function_within_steps_of_any_rule_tells_their_batches() {
     let Some(which) = pythons().last() else {

@@ -25,9 +25,11 @@ pub(crate) struct Ran {
 /// A start or stop of the profiler in the driver's log.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(crate) enum Switch {
-    /// `cuProfilerStart`, with the number of graph launches entered and the number of waits returned before this call.
+    /// `cuProfilerStart`, with the number of graph launches that had begun, and of waits that had returned, before this
+    /// call.
     Start { launches: usize, waits: usize },
-    /// `cuProfilerStop`, with the number of graph launches entered and the number of waits returned before this call.
+    /// `cuProfilerStop`, with the number of graph launches that had begun, and of waits that had returned, before this
+    /// call.
     Stop { launches: usize, waits: usize },
 }
 
@@ -96,9 +98,9 @@ impl Fixture {
 }
 
 impl Ran {
-    /// Returns the starts and stops of the profiler in all processes of the run together. Graph launches of all threads
-    /// count, but waits only of the thread that made the run's first CUDA call. So the waits of the library's own
-    /// thread, which waits until the device is idle before it stops the profiler, do not count.
+    /// Returns the starts and stops of the profiler in all processes of the run together. The graph launches of all
+    /// threads count, but only those waits that are made by the thread with the run's first CUDA call. The library's
+    /// own thread waits until the device is idle before it stops the profiler; these waits do not count.
     pub(crate) fn switches(&self) -> Vec<Switch> {
         let program = self.log.first().map(|first| first.tid);
         let (mut launches, mut waits) = (0, 0);

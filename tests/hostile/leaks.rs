@@ -80,8 +80,8 @@ fn nothing_leaks_in_a_program_of_address_sanitizer() {
     nothing_leaks(compiler(), &["-fsanitize=address", "-static-libasan"]);
 }
 
-/// With GCC 12 and `-static-liblsan`, even an empty program without a preload ends at its start with status 23,
-/// because the sanitizer looks up functions before it is ready for the allocation that a look-up makes. So the test
+/// With GCC 12 and `-static-liblsan`, even an empty program without a preload ends at its start with status 23. The
+/// reason is that the sanitizer looks up functions before it is ready for the allocations of a look-up. So the test
 /// also uses clang, which links LeakSanitizer statically by default.
 #[test]
 fn nothing_leaks_where_leak_sanitizer_is_linked_statically() {

@@ -109,9 +109,9 @@ fn for_each<T: Sync>(all: &[T], act: impl Fn(&T) + Sync) {
     });
 }
 
-/// For each function that the library imports, an earlier preload defines a function of the same name, which looks up
-/// the original function with `dlsym` at its first call. The library's hook of `dlsym` must find the original function
-/// without calling the preload's function.
+/// For each function that the library imports, an earlier preload defines a function of the same name. At its first
+/// call, that function looks up the original function with `dlsym`. The library's hook of `dlsym` must find the
+/// original function without calling the preload's function.
 #[test]
 fn functions_that_are_looked_up_at_their_first_call() {
     let shop = Workshop::new();

@@ -279,8 +279,8 @@ fn libraries() -> String {
 }
 
 /// The library that is preloaded first defines `dlsym` and never calls the next library's `dlsym`, which is tllmprof's.
-/// The program's calls of `dlsym` are bound to the first library. So tllmprof patches their GOT slots, and the calls
-/// reach tllmprof.
+/// The program's calls of `dlsym` are bound to the first library. So tllmprof patches the GOT slots of these calls.
+/// Then the calls reach tllmprof.
 #[test]
 fn a_preload_in_front_that_finds_dlsym_by_itself() {
     let shop = Workshop::new();

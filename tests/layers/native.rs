@@ -74,8 +74,8 @@ fn is_left_out() -> bool {
 }
 
 impl Ran {
-    /// Returns the number of kernels in each scope (a native function) according to the kernels' own names, and the
-    /// number of kernels named `unknown`, whose scope the report cannot know.
+    /// Returns what the report must contain, according to the kernels' own names: the number of kernels in each scope
+    /// (a native function), and the number of kernels named `unknown`, whose scope the report cannot know.
     fn expected(&self) -> (BTreeMap<&str, u64>, u64) {
         let mut launched = self.launched();
         let unknown = launched.remove("unknown").unwrap_or(0);
@@ -121,8 +121,9 @@ fn a_kernel_has_the_functions_that_it_was_launched_in() {
     }
 }
 
-/// Calls of scope functions (to which kernels are assigned) are left by exceptions and longjmp, or their thread or
-/// forked child ends within them. If a scope stayed open after that, later kernels would be assigned to it.
+/// In the program, calls of scope functions (to which kernels are assigned) are left by an exception or longjmp, or the
+/// calling thread or forked child ends within the call. If a scope stayed open after that, later kernels would be
+/// assigned to it.
 #[test]
 fn a_call_that_is_left_is_open_no_more() {
     if is_left_out() {

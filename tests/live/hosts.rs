@@ -147,8 +147,8 @@ fn a_process_that_uses_no_cuda_has_no_thread_and_no_socket() {
         assert!(output.err().is_empty(), "{}", output.err());
     }
     assert!(fs::read_dir(place.path("run")).unwrap().next().is_none());
-    // A process that uses CUDA has no thread for the control socket and no socket, unless `TLLMPROF_CONTROL` asks for
-    // the socket.
+    // In a process that uses CUDA, the library creates the control socket and its thread only if `TLLMPROF_CONTROL`
+    // asks for the socket.
     for control in [None, Some("0")] {
         let mut command = place.server("100");
         match control {

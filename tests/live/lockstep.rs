@@ -102,7 +102,7 @@ fn a_rank_that_has_no_requests_is_named_and_the_others_are_whole() {
 fn a_run_is_captured_although_a_process_outside_it_refuses() {
     let place = Place::new();
     let mut ranks = ranks(&place);
-    // This window was planned and has no end, so the process refuses every capture.
+    // The settings of this process request a window without an end, so the process refuses every capture.
     let mut other = place.start(place.server("500").env("TLLMPROF_START_STOP", "5-"));
     wait_until("the sockets", || place.sockets().len() == 5);
     let mut peer = other.connect();

@@ -118,7 +118,7 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
     let served = Served::metrics(&place);
     let counted = |values: &BTreeMap<String, f64>| values["tllmprof_iterations_total"];
     let is_known = |values: &BTreeMap<String, f64>| {
-        // The histogram, which is checked below, must have more than 90 iterations.
+        // The check of the histogram below needs more than 90 iterations, so the test waits for more than 100.
         counted(values) > 100.0
     };
     served.text();

@@ -317,8 +317,8 @@ pub(crate) fn of_steps(steps: u64) -> Request {
     })
 }
 
-/// Returns one pair for each period in which the profiler was on according to the driver's log: the first and last
-/// graph launch of the process in it. Launches count from 0.
+/// Returns one pair for each period in which the profiler was on according to the driver's log: the numbers of the
+/// process's first and last graph launch in this period. Launches are numbered from 0.
 pub(crate) fn switches(log: &Path, pid: u32) -> Vec<(u64, u64)> {
     let (mut launches, mut first, mut found) = (0, 0, Vec::new());
     for call in read_log(log).iter().filter(|call| call.pid == pid) {

@@ -194,7 +194,7 @@ fn the_default_window_gives_way_to_a_capture_and_opens_again() {
         "{err}"
     );
     assert!(err.contains(", in 2 parts"), "{err}");
-    // The settings plan a window for a profiler. Such a window has priority over a capture on demand.
+    // In this run, the settings request a window for a profiler. Such a window has priority over a capture on demand.
     fs::remove_file(place.path("end")).unwrap();
     let mut profiled = place.start(
         place

@@ -47,8 +47,8 @@ fn a_plugin_that_is_reached_by_look_up() {
     assert_eq!(lines_with(&both, reason), 1, "{:#?}", both.said());
 }
 
-/// The library patches GOT slots of new libraries, and discards its list of the slots of unloaded ones, while several
-/// threads load and unload libraries.
+/// The library patches GOT slots of new libraries, and forgets the slots of unloaded libraries, while several threads
+/// load and unload libraries.
 #[test]
 fn libraries_that_come_and_go_in_all_threads() {
     let shop = Workshop::new();
@@ -64,8 +64,9 @@ fn libraries_that_come_and_go_in_all_threads() {
     assert_eq!(lines_with(&both, BY_NAME), 1);
 }
 
-/// A thread looks up a symbol while the loader relocates a library of another thread. Such a library is patched once the
-/// loader has finished, even if it has no pages whose protection would show that.
+/// A thread looks up a symbol while the loader relocates a library of another thread. tllmprof patches such a library
+/// once the loader has finished. This must work even if the library has no pages whose protection shows that the loader
+/// has finished.
 #[test]
 fn a_library_that_is_still_being_relocated_is_patched_later() {
     let shop = Workshop::new();

@@ -118,8 +118,8 @@ fn profile_once(
     profiled
         .args(["profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none"])
         .args(options)
-        // `-e` sets this variable for the program only. nsys also opens libcuda, and needs functions that the stand-in
-        // for CUDA does not have.
+        // `-e` sets this variable for the program only. nsys itself must not find the stand-in for CUDA: nsys needs
+        // functions of libcuda that the stand-in does not have.
         .arg("-e")
         .arg(format!("LD_LIBRARY_PATH={}", standin().display()))
         .arg("-o")

@@ -1,7 +1,7 @@
 /* traced PROGRAM ARGUMENT...: runs a program under ptrace, and prints the system calls that the library's threads
  * make in it.
  *
- * The program marks the begin and the end of a span by calls of getpriority(0x746c, N), with N = 1 and 2. At the
+ * The program marks the start and the end of a span by calls of getpriority(0x746c, N), with N = 1 and 2. At the
  * first mark, the program is held until the library has exactly TRACED_THREADS threads and each is in a system call
  * without a time limit. (A sampling thread may still be about to end.)
  *

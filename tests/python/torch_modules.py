@@ -1,7 +1,7 @@
 """Torch modules that write down their own calls. A test compares these calls with the ranges that the library
 makes.
 
-At the begin of each call that must have a range, the program prints a line `module NAME`."""
+At the start of each call that must have a range, the program prints a line `module NAME`."""
 
 import ctypes
 import gc

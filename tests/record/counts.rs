@@ -228,8 +228,8 @@ impl Counts {
         record
     }
 
-    /// Asserts that the recorded and the dropped events together are as many as `calls` calls make. The number of
-    /// events per call varies, so this is only checked roughly.
+    /// Asserts that the numbers of recorded and of dropped events add up to the number of events that `calls` calls
+    /// make. The number of events per call varies, so this is only checked roughly.
     pub(crate) fn assert_what_is_kept_and_dropped_is_all(&self, calls: u64) {
         let record = self.record();
         assert!(record.damage.is_none(), "{}", record.damage);

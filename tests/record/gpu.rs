@@ -164,7 +164,7 @@ impl Ran {
         durations
     }
 
-    /// Returns the true durations of a step's work, one for each stream: from the begin of the stream's first piece to
+    /// Returns the true durations of a step's work, one for each stream: from the start of the stream's first piece to
     /// the end of its last one.
     fn true_ones(&self, step: u64) -> Vec<u64> {
         let streams = &self.work[&step.try_into().unwrap()];
@@ -201,9 +201,9 @@ fn gpu_times_are_those_of_the_gpu() {
         ("elsewhere", 3),
         ("turns", 3),
         ("refused", 3),
-        // The library measures GPU time by CUDA events that it records on the streams. Until it knows the number of
-        // launches per iteration, such an event in one default stream may also wait for the work of another default
-        // stream. So the times of steps 3 and 4, the first in the window, are not exact.
+        // The library measures GPU time by CUDA events that it records on the streams. Until the library knows the
+        // number of launches per iteration, such an event in one default stream may also wait for the work of another
+        // default stream. So the times of steps 3 and 4, the first in the window, are not exact.
         ("defaults", 5),
     ] {
         for drain in ["1", "0"] {
@@ -336,15 +336,16 @@ fn streams_that_work_at_once_overlap_in_the_record() {
 #[test]
 fn a_gpu_that_waits_for_its_host_is_not_at_work() {
     let ran = ran("idle", 12, "3-8", &[]);
-    // The library learns the number of launches per step from step 3, the first in the window. Not knowing the last
-    // launch of that step, it ends the span only when the program waits, 1 ms (1 000 000 ns) after the launches.
+    // The library learns the number of launches per step from step 3, the first in the window. In that step, the
+    // library does not know yet which launch is the last. So it ends the span only when the program waits, 1 ms
+    // (1 000 000 ns) after the launches.
     assert_eq!(ran.recorded(3), [1_000_000]);
     ran.assert_exact(4..=8);
 }
 
 #[test]
 fn a_kernel_that_comes_late_counts_from_its_launch() {
-    // Each launch call takes 500 ns on the host. This time lies between the event at the begin of the span and the
+    // Each launch call takes 500 ns on the host. This time lies between the event at the start of the span and the
     // work, so the span is that much longer.
     let ran = ran("plain", 12, "3-8", &[("STANDIN_CALL_NS", "500")]);
     for step in 3..=8 {

@@ -33,8 +33,8 @@ fn made(program: &Program) -> (u64, u64) {
     (sum(|made| made.calls), sum(|made| made.pushed))
 }
 
-/// Asserts that the event of each call and range is either recorded or counted as dropped, and that the record does not
-/// report more missing events than it counts as dropped.
+/// Asserts that the event of each call and range is either recorded or counted as dropped. Also asserts that the record
+/// does not report more missing events than it counts as dropped.
 fn assert_kept_and_dropped(program: &Program, record: &Read) {
     let (calls, pushed) = made(program);
     let dropped = record.header.counter(Counter::EventsDropped);
@@ -67,8 +67,8 @@ fn handlers_that_jump_away_do_not_end_the_record() {
     let (program, _, records) = run("jumps", &[]);
     let record = &records[0];
     assert_kept_and_dropped(&program, record);
-    // After all its jumps, the program makes 20000 steps. A jump out of the recording of an event prevents the
-    // recording of later events only for a short time, so most of these steps must be recorded.
+    // After all its jumps, the program makes 20000 steps. If the program jumps out of the recording of an event, later
+    // events are lost only for a short time. So most of these steps must be recorded.
     assert!(launches(record) > 14_000, "{}", launches(record));
 }
 

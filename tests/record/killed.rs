@@ -61,9 +61,9 @@ fn has_unnamed_files(folder: &Path) -> bool {
     opened.open(folder).is_ok()
 }
 
-/// Asserts that the record of a killed process is unfinished, and that it counts at least as many dropped events as
-/// iterations are missing between its first and its last. Returns the number of iterations, or `None` if the file is
-/// empty because the process was killed before it wrote the header.
+/// Asserts that the record of a killed process is unfinished. For each iteration that is missing between the first and
+/// the last, the record must count at least one dropped event. Returns the number of iterations, or `None` if the file
+/// is empty because the process was killed before it wrote the header.
 fn check(path: &Path) -> Option<usize> {
     let reader = match Reader::open(path) {
         Ok(reader) => reader,

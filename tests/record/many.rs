@@ -185,7 +185,7 @@ impl Ran {
     }
 }
 
-/// Repeats the run, up to three times, as long as it is not exact and the library logs that a thread waited too long
+/// Makes a run. Repeats it, up to three times, if it is not exact and the library logs that a thread waited too long
 /// for a window to open or close. This can happen if several programs share each core. Returns the last run.
 fn unless_too_busy(what: &str, run: impl Fn() -> Ran) -> Ran {
     for _ in 0..3 {

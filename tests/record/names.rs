@@ -17,7 +17,7 @@ const KEEP: u64 = 1 << 20;
 const STEPS: u64 = 80;
 /// Number of iterations from the beginning of one window to the beginning of the next.
 const EVERY: u64 = 100;
-/// Number of ranges in an iteration whose names begin with `request`.
+/// Number of ranges per iteration that have a name beginning with `request`.
 const REQUESTS: u64 = 8;
 
 fn command(program: &Program, steps: u64, pause: &str) -> Command {

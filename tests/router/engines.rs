@@ -232,7 +232,8 @@ fn a_release_that_does_otherwise_stays_as_it_is_with_one_line() {
             "FusedMoE.forward takes its logits elsewhere",
         ),
     ];
-    // Each release has exactly two of the following code paths: experts in groups, without and with a bias.
+    // In the following code paths, experts are chosen in groups, without or with a bias. Each release has exactly two
+    // of them.
     let ways = [
         "grouped",
         "grouped bias",

@@ -49,7 +49,7 @@ fn another_thread_waits_one_step_late() {
         assert_eq!(switched[1] - switched[0], 20, "{:#?}", both.said());
         assert!((100..=101).contains(&switched[0]), "{switched:?}");
         // In this program, launches are more regular than the other thread's waits. So `auto` chooses a launch as the
-        // begin of the iteration.
+        // beginning of the iteration.
         assert!(
             both.said()[0].contains("iteration = the launch of "),
             "{:#?}",

@@ -163,8 +163,8 @@ fn a_run_without_a_window_takes_times_first_and_kernels_in_the_end() {
         window["first"]
     );
     assert!(said.contains(&name), "{said}");
-    // By default, stacks, garbage collections and the GIL are recorded although the user has not requested it. So no
-    // message says that these options had no effect because the program has no Python.
+    // By default, the library records stacks, garbage collections and the GIL. This program has no Python. The user has
+    // not requested these options, so no message says that they had no effect.
     assert!(
         !said.contains("had no effect") && !said.contains("NATIVE"),
         "{said}"

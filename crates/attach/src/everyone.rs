@@ -37,7 +37,7 @@ const MAX_STACK: u64 = 8 << 20;
 /// limit applies if that stack is not the thread's own one but, for example, a signal stack.
 const MAX_OTHER_STACK: u64 = 1 << 20;
 /// Maximum number of bytes that are searched for return addresses on a thread's own stack while the thread runs on
-/// another stack. They are the bytes at the highest addresses of the stack, where it begins.
+/// another stack. The searched bytes are those at the highest addresses, where the stack begins.
 const MAX_OWN_STACK: u64 = 256 << 10;
 
 pub(crate) struct Everyone<'a> {
@@ -89,9 +89,9 @@ impl<'a> Everyone<'a> {
                         let tid = thread.tid();
                         stopping.swap_remove(index);
                         if let Some(registers) = stopped.registers() {
-                            // If the stop has made the thread's system call return early, the thread's registers are
-                            // set at once so that it repeats this call. So the thread repeats the call even if the
-                            // command is killed before the end of the stop.
+                            // The stop may have made the thread's system call return early. If so, set the registers
+                            // now so that the thread repeats the call. The thread then repeats it even if the command
+                            // is killed during the stop.
                             if was_cut_short(&registers) {
                                 stopped.make_again(registers);
                             }
@@ -168,11 +168,10 @@ impl<'a> Everyone<'a> {
         }
     }
 
-    /// Resumes all threads after a stop has failed. The threads that have already stopped are resumed first. Among
-    /// these, the threads whose system call was cut short come last: as long as any other thread is stopped, the end of
-    /// a child process could cut short the repeated call again. Then each thread in `stopping` is resumed as soon as it
-    /// stops, which may take long. Returns how long the threads that have stopped by now were stopped; a thread that
-    /// stops later is resumed at once.
+    /// Resumes all threads after a stop has failed. The stopped threads are resumed first, and among them those whose
+    /// system call was cut short come last: while another thread is stopped, the end of a child process could cut short
+    /// the repeated call again. Each thread in `stopping` is resumed as soon as it stops, which may take long. Returns
+    /// how long the stopped threads were stopped.
     fn give_up(mut self, mut stopping: Vec<Stopping>) -> Duration {
         self.threads
             .sort_by_key(|(.., registers)| was_cut_short(registers));
@@ -237,9 +236,9 @@ fn seize_new(
     Ok(has_new)
 }
 
-/// Waits until no thread of the process is in uninterruptible sleep, and returns false if this takes longer than
-/// `timeout`. It is called before all threads are stopped: a sleeping thread stops only when it wakes, and the threads
-/// that stopped first would have to wait for it.
+/// Waits until no thread of the process is in uninterruptible sleep. Returns false if this takes longer than `timeout`.
+/// Called before all threads are stopped: a thread in such a sleep stops only when it wakes, and the other threads
+/// would be stopped until then.
 pub(crate) fn await_interruptible(pid: i32, timeout: Duration) -> bool {
     let since = Instant::now();
     while is_any_uninterruptible(pid) {

@@ -141,7 +141,8 @@ impl ProcessFacts {
             }
             let is_alone = threads.len() == 1;
             for tid in threads {
-                // Threads that are left out count, too: the search must end also if all of them are.
+                // Checked for each thread, also for one that is left out below. So the search ends even if all threads
+                // are left out.
                 if since.elapsed() > SAFE_POINT_TIMEOUT {
                     let tries = attached.tries;
                     return Err(match late && tries > 0 {

@@ -112,8 +112,8 @@ fn is_ours(module: &Module) -> bool {
     module.path == MADE || module.file_name().starts_with("libtllmprof.so")
 }
 
-/// Returns those functions of the C library, by name, that the stub (the injected code) calls or in which a thread may
-/// wait, and `exit`.
+/// Returns the functions of the C library that attaching needs, by name: those that the stub (the injected code) calls,
+/// those in which a thread may wait, and `exit`.
 fn c_library_functions(
     memory: &ProcessMemory,
     modules: &[Module],

@@ -94,8 +94,8 @@ pub enum AttachRefusal {
         "no room is left behind the code of its program and of its libraries; each attach takes 1.5 KiB. Restart it"
     )]
     NoRoom,
-    /// No thread was at a safe point (where it can run injected code) in `tries` tries. `why` is the most recent
-    /// reason why a thread was not at one.
+    /// No thread was at a safe point (where it can run injected code) in `tries` tries. `why` is the most recent reason
+    /// why a thread was not at a safe point.
     #[error(
         "none of its threads was at a safe point in {tries} tries: {why}. Try again, or start it with tllmprof run"
     )]

@@ -88,7 +88,7 @@ impl Stopping {
         }
     }
 
-    /// Resumes those of these threads that have stopped. The others remain in `threads`, unless they have ended.
+    /// Resumes the threads in `threads` that have stopped, and removes them. Also removes threads that have ended.
     pub(crate) fn resume_stopped(threads: &mut Vec<Self>) {
         threads.retain(|thread| match thread.poll() {
             Ok(Some(stopped)) => {

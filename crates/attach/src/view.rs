@@ -94,8 +94,8 @@ mod tests {
     use super::*;
 
     // The function `read(file, to, count)`, written in assembly with a frame pointer. During its system call, the
-    // unwind tables find the caller only by the register RBP. The stack also contains, closer to the stack pointer than
-    // the return address, an address right after another call instruction.
+    // unwind tables find the caller only by the register RBP. The stack also contains a decoy: an address right after
+    // another call instruction. It is closer to the stack pointer than the real return address.
     core::arch::global_asm!(
         ".pushsection .text.tllmprof_made_read,\"ax\",@progbits",
         ".p2align 4",

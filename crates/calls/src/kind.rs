@@ -44,8 +44,8 @@ pub enum CallPurpose {
 /// The effect of a call on CUDA graphs, and the positions of the graphs in the call's arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum GraphCall {
-    /// Creates an executable graph from the graph in the second argument. Stores its handle at the address in the first
-    /// argument.
+    /// Creates an executable graph from the graph in the second argument. Stores the new handle at the address in the
+    /// first argument.
     Instantiate,
     /// Copies the graph in the second argument. Stores the copy's handle at the address in the first argument.
     Clone,

@@ -87,7 +87,7 @@ fn close_window(state: Guard<'_, CaptureState>, place: &Place<'_>, window: Taken
     }
     let drained = place.capturing || !state.drains || drain();
     recorder::gpu::end();
-    // A window that goes on opens again later, and still needs the sums of waits then.
+    // If `goes_on` is true, the window opens again later, and then still needs the sums of waits.
     let is_over = !window.on_demand && !window.goes_on;
     if let Some(settings) = state.settings.filter(|_| is_over) {
         recorder::watch::planned_has_closed(settings);
@@ -251,8 +251,8 @@ pub fn cupti_was_called(call: CuptiCall, succeeded: bool) {
 }
 
 /// Ends all NVTX ranges and closes the open window (the range of profiled iterations) when the process ends, on behalf
-/// of [`finish`]. Before it closes the window, it waits until the device is idle, if `drain` is true and the settings
-/// do not forbid it.
+/// of [`finish`]. If `drain` is true and the settings do not forbid it, waits until the device is idle before the
+/// window is closed.
 fn close_all(iterations: u64, drain: bool) {
     let drains = STATE.lock_for(EXIT_TIMEOUT).is_some_and(|mut state| {
         if let Some(ranges) = &mut state.ranges {

@@ -17,8 +17,8 @@ pub(crate) const GPU_SAMPLER: &CStr = c"gpu-sampler";
 /// Maximum number of ancestors of a process that are followed, to find out if another `tllmprof` command started the
 /// process. The limit ends the search if the process tree contains a loop.
 const MAX_DEPTH: usize = 256;
-/// Maximum number of lists of all processes that a search reads. Only a machine on which processes start and end all the
-/// time needs as many.
+/// Maximum number of times that a search reads the list of all processes. Only a machine on which processes start and
+/// end all the time needs more than a few.
 const MAX_LISTS: usize = 100;
 
 /// A process that belongs to a run and still runs after the run's program has ended.
@@ -33,9 +33,9 @@ pub(crate) struct Left {
 /// run` command started are left out, because that command reports them: commands of the same job can have the same
 /// run identifier. Processes whose environment variables this user may not read are left out too.
 ///
-/// A process that goes to the background starts a child and ends. If it does so between the list of all processes and
-/// the look at each of them, neither is found. So a search that finds none reads the list again if a process of the list
-/// has ended meanwhile.
+/// A process that moves to the background starts a child and ends. If this happens after the list of all processes was
+/// read, the list lacks the child, and the listed parent is gone. So if nothing is found and a listed process has ended
+/// meanwhile, the list is read again.
 pub(crate) fn find(run: &RunId) -> Vec<Left> {
     let mut known = BTreeSet::new();
     for _ in 0..MAX_LISTS {
@@ -60,8 +60,8 @@ pub(crate) fn find(run: &RunId) -> Vec<Left> {
     Vec::new()
 }
 
-/// Returns true if a process has inherited the run's identifier. Returns `None` if the process has no variables, as one
-/// that has ended, or a thread of the kernel.
+/// Returns true if a process has inherited the run's identifier. Returns `None` if the process has no environment
+/// variables, for example because it has ended or is a kernel thread.
 fn is_of_run(number: u64, run: &RunId) -> Option<bool> {
     let variables = match fs::read(format!("/proc/{number}/environ")) {
         Ok(variables) => variables,
@@ -74,7 +74,7 @@ fn is_of_run(number: u64, run: &RunId) -> Option<bool> {
     (!variables.is_empty()).then_some(is_of_run)
 }
 
-/// Returns those of the processes with the given numbers that belong to the run of this command (see [`find`]).
+/// Returns the processes in `numbers` that belong to the run of this command (see [`find`]).
 fn among(numbers: &[u64]) -> Vec<Left> {
     let own = u64::from(std::process::id());
     let numbers = numbers.iter().copied().filter(|number| *number != own);

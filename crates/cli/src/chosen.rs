@@ -5,7 +5,7 @@ use std::io;
 use tllmprof_record::{Damage, Edge, Entry, Event, Header, What};
 use tllmprof_report::{Origin, Recording};
 
-/// A view of a recording that leaves out the events of hidden windows, except facts about the whole process. The
+/// A view of a recording without the events of hidden windows. Facts about the whole process stay visible. The
 /// iterations that are passed to [`Chosen::new`] decide which windows are hidden.
 pub(crate) struct Chosen<R> {
     recording: R,

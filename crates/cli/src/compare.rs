@@ -264,8 +264,8 @@ fn read_sides(
     let of_second = usize::from(counting == Counting::OnEachSide);
     let [first, second] = sides;
     let first = known[0].find_files(first)?;
-    // `repeated` must list only runs that a run of the second side repeats. So the repetitions within the first side
-    // are removed from it: a new run that the user gave twice is still a new run.
+    // `repeated` is for the runs that the second side repeats. So the repetitions within the first side are removed
+    // from it: a new run that the user gave twice is still a new run.
     known[0].repeated.clear();
     let sides = [first, known[of_second].find_files(second)?];
     let all = sides.iter().flatten().flat_map(|run| &run.files);

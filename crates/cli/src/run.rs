@@ -257,8 +257,8 @@ fn warn_of_notices() {
 }
 
 /// Replaces this process with the program. Used if a service manager expects notices from this process, or if this
-/// process has nothing to do during the run or after it. Returns only if the program cannot be executed, with the
-/// error.
+/// process has nothing to do during the run or after it. Returns only if the program cannot be executed. The result is
+/// the error.
 fn run_in_place(command: &mut Command, records: Option<Records>, log: Level) -> anyhow::Error {
     if records.is_some() && log >= Level::Info {
         let why = "a service manager expects its notices (NOTIFY_SOCKET is set)";
@@ -399,8 +399,8 @@ fn say_in_place(why: impl fmt::Display, records: Option<&Records>) {
     ));
 }
 
-/// Reports the processes of the run that have not ended. Also reports where the records of those are that write one, or
-/// may yet write one because they use the CUDA driver.
+/// Reports the processes of the run that have not ended. Some of them write a record, or may yet write one because they
+/// use the CUDA driver. Also reports where these records are.
 fn report_left(left: &[Left], records: &Records) {
     const SHOWN: usize = 3;
     let shown = left.iter().take(SHOWN);

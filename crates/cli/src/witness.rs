@@ -97,8 +97,8 @@ impl Witness {
         }
     }
 
-    /// Makes the child that becomes `program` store its process id for the witness before the exec. After the exec
-    /// would be too late, because a process that reads the program's first output may stop the command at once.
+    /// Makes the child that becomes `program` store its process id for the witness before the exec. Storing it after
+    /// the exec would be too late: a process that reads the program's first output may stop the command at once.
     pub(crate) fn watch(&self, program: &mut Command) {
         let shared = self.shared;
         // SAFETY: the closure only reads the child's process id and stores it in memory that the processes share.

@@ -398,7 +398,7 @@ fn a_baseline_takes_no_run_that_it_has_or_that_cannot_be_read() {
     assert_eq!(alone.code(), Some(2), "{}", alone.stderr);
     let both = compare(&scratch, &["--baseline", "base", "base", "--", "base"]);
     assert_eq!(both.code(), Some(2), "{}", both.stderr);
-    // The path for the baseline folder is that of a file, so the folder cannot be created.
+    // The path that is given as the baseline folder is a file, so the folder cannot be created.
     let file = compare(&scratch, &["--baseline", "broken.tllmprof", "base"]);
     assert_eq!(file.code(), Some(1), "{}", file.stderr);
 }

@@ -845,8 +845,8 @@ fn the_record_of_a_program_in_the_background_has_a_place() {
     // The background process ends when this test opens the other end of the FIFO, or after its timeout.
     let script = "(setsid timeout 60 cat fifo >/dev/null 2>&1 & echo $!)";
     has_a_place(script);
-    // The background process is the last of 200 processes, each of which starts the next one and ends at once. They are
-    // missed by chance if only one list of all processes is read.
+    // The background process is the last of 200 processes, each of which starts the next one and ends at once. A search
+    // that reads the list of all processes only once may miss this last process.
     let script = "
         chain() { if [ $1 -gt 0 ]; then chain $(($1 - 1)) & else exec timeout 60 cat fifo; fi; }
         chain 200 >/dev/null 2>&1";
@@ -871,8 +871,8 @@ fn has_a_place(script: &str) {
     assert!(there, "{ended:?}");
     let said = &ended.stderr;
     assert!(said.starts_with("tllmprof: process "), "{said}");
-    // The process does not use the driver, so it is not said that it will write a record. There are two processes if
-    // `timeout` has already started its child.
+    // The process does not use the driver, so the message does not say that it will write a record. There are two
+    // processes if `timeout` has already started its child.
     let ends = [" of the run still runs", " of the run still run"];
     assert!(
         ends.iter().any(|end| said.trim_end().ends_with(end)),
@@ -916,7 +916,7 @@ fn the_first_process_of_a_container_reaps_and_can_be_ended() {
 }
 
 /// The command's helper processes do not have the command's name or command line. So a signal that is sent to all
-/// processes with that name does not reach the helpers too, and the program gets the signal only once.
+/// processes with that name does not reach the helpers, and the program gets the signal only once.
 #[test]
 fn a_signal_that_is_sent_by_name_comes_once() {
     let shop = Shop::new();

@@ -45,8 +45,8 @@ const FIRST_TIME: usize = 5;
 const STUCK: usize = 9;
 const PHASES: [&str; 5] = ["prefill", "decode", "mixed", "idle", "draft"];
 const DRAFT: u32 = 4;
-/// The phase of a batch that is not a draft, when the phase is compared with `draft`. Any value other than [`DRAFT`]
-/// serves, because only the two are compared.
+/// A stand-in for the phase of a batch that is not a draft, for comparisons with `draft`. Any value other than
+/// [`DRAFT`] serves.
 const PHASE_OF_ANOTHER: u32 = 0;
 
 /// The known sizes and properties of an iteration's batch. `None` means that a property is unknown.
@@ -255,11 +255,13 @@ impl Condition {
         Self::parse_of(text, Vocabulary::Batch)
     }
 
-    /// Parses a condition that can also depend on times. A condition that compares `stuck` must not hold for a process
-    /// that is not stuck, and must hold for a process that is stuck long enough, regardless of its iterations.
+    /// Parses a condition that can also depend on times. A condition that compares `stuck` must not hold for a stuck
+    /// time of 0, and must hold for the longest possible stuck time. In both cases, nothing but the stuck time is
+    /// known.
     ///
     /// # Errors
-    /// Returns the problem if the text does not parse, with its position, or if the rule about `stuck` is broken.
+    /// Returns the problem if the text does not parse, with its position, or if the condition breaks the rule about
+    /// `stuck`.
     pub fn parse_with_times(text: &str) -> Result<Self, Problem> {
         let condition = Self::parse_of(text, Vocabulary::All)?;
         let decides = |ns| condition.holds_if_stuck(ns);

@@ -10,8 +10,8 @@ const STEPS: u64 = 20;
 /// With `TLLMPROF_KERNELS=auto`, the recording of kernels in a window ends when one of these limits is reached: a
 /// number of iterations, or a time.
 const AUTO: (u64, Duration) = (STEPS, Duration::from_millis(300));
-/// Minimum time between the starts of two samples of kernels. CUPTI is attached for each sample, so with a shorter time
-/// it would be attached almost all the time.
+/// Minimum time between the starts of two samples of kernels. CUPTI is attached for each sample. With more frequent
+/// samples, CUPTI would be attached almost all the time.
 const SHORTEST: Duration = Duration::from_secs(1);
 const WANTED: &str =
     "1, 0, a number of steps, auto, or STEPS@TIME, such as 20@60s, with a TIME of 1s or more";

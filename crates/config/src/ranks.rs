@@ -19,7 +19,8 @@ pub const RANK_VARIABLES: [&str; 7] = [
 ];
 
 /// The variables that torchrun sets for each of its workers. Another launcher, such as `srun`, may have started
-/// torchrun. Its variables then contain the number of torchrun itself, which is the same for all of its workers.
+/// torchrun. The variables of that launcher then contain the rank of the torchrun process, and all workers inherit the
+/// same value.
 pub const TORCHRUN_VARIABLES: [&str; 3] = ["RANK", "WORLD_SIZE", "LOCAL_RANK"];
 
 /// Returns the variable in which a launcher passes the number of ranks. `rank` is the variable in which the same

@@ -432,8 +432,8 @@ fn rule(step: Option<&Step>, batch: Option<&BatchFunction>) -> Step {
     step.unwrap_or(Step::Auto)
 }
 
-/// Returns the condition, or a problem if the condition depends on facts about the batch that are still unknown when a
-/// step of this rule begins.
+/// Returns the condition. Returns a problem instead if the condition depends on the batch, and the batch is still
+/// unknown when a step of this rule begins.
 fn knows_batches(condition: Option<Condition>, step: &Step) -> Result<Option<Condition>, Problem> {
     match step {
         Step::Auto | Step::Python { .. } => Ok(condition),

@@ -205,8 +205,9 @@ fn countable() -> impl Iterator<Item = &'static CallInfo> {
     CALLS.iter().filter(|row| row.kind.counts())
 }
 
-/// Splits a rule at its last slash. Returns the rule and the number after the slash, or 1 without a slash. A slash that
-/// is not followed by a number belongs to the regex or name if a colon precedes it. Without a colon, it is an error.
+/// Splits a rule at its last slash. Returns the rule and the number after the slash, or 1 without a slash. In a rule
+/// with a colon, such as `sym:a/b`, a slash without a number after it belongs to the regex or name. In any other rule,
+/// such a slash is an error.
 fn split_every(text: &str) -> Result<(&str, u64), Problem> {
     const WANTED: &str = "/N with N at least 1";
     let Some((rule, every)) = text.rsplit_once('/') else {

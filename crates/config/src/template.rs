@@ -313,8 +313,7 @@ mod tests {
                 "{template} {host} {value:?}"
             );
         }
-        // These are two special cases: a folder that comes from a variable, and a file name all of whose parts are
-        // empty.
+        // These are two special cases: a folder that comes from a variable, and a file name whose parts are all empty.
         assert_eq!(
             filled("%q{JOB}/x", "", "/scratch/../a").0,
             "/scratch/../a/x"

@@ -8,15 +8,15 @@ const INSTALLED: [&str; 2] = ["/site-packages/", "/dist-packages/"];
 pub struct PythonFunction<'a> {
     /// The function's name with those of the classes and functions around it. Before Python 3.11, only its own name.
     pub qualified: &'a str,
-    /// The path of its file.
+    /// The path of the function's file.
     pub file: &'a str,
     /// `None` if the text contains no line.
     pub line: Option<u32>,
 }
 
 impl<'a> PythonFunction<'a> {
-    /// Returns the parts of `text`; `None` if it has another form. The name of a native function may have parentheses
-    /// with a space before them, too, as in `f(int (*)(int))`. Then the parts have no line.
+    /// Returns the parts of `text`; `None` if it has another form. The name of a native function may have that form by
+    /// chance, such as `f(int (*)(int))`, which has parentheses after a space. Then the parts have no line.
     #[must_use]
     pub fn parse(text: &'a str) -> Option<Self> {
         let (qualified, place) = text.strip_suffix(')')?.split_once(" (")?;

@@ -43,8 +43,8 @@ pub(crate) struct Activity {
     /// The duration in nanoseconds. `None` for an item without a duration.
     pub duration: Option<u64>,
     /// The iteration that contains the item. `None` if no iteration contains the item, or if the item is a window (a
-    /// profiled range of iterations). Also `None` for an iteration and for a GPU span (the work of one stream in one
-    /// iteration), because the iteration's number is already the value of such an item.
+    /// profiled range of iterations). Also `None` for an iteration, and for a GPU span (the work of one stream in one
+    /// iteration): the value of such an item is already the iteration's number.
     iteration: Option<u64>,
     pub flow: Option<Flow>,
 }
@@ -96,8 +96,8 @@ pub(crate) struct Draw<'a> {
 }
 
 impl<'a> Draw<'a> {
-    /// Returns a converter for a record. `shift` is the number of nanoseconds that must be added to a time on the
-    /// record's clock to get the time on the common clock, which all records of the trace share.
+    /// Returns a converter for a record. `shift` is the difference between the two clocks in nanoseconds: the time on
+    /// the common clock of the trace minus the time on the record's clock.
     pub(crate) fn new(record: &'a Record, shift: u64) -> Self {
         Self {
             record,

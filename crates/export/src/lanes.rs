@@ -141,8 +141,8 @@ mod tests {
             lines(&[(0, 10, 0), (5, 15, 0), (10, 20, 0), (12, 25, 0)]),
             [0, 1, 0, 2]
         );
-        // A span that arrives after a longer span that contains it need not be a child of that span. So it gets
-        // another line.
+        // A child arrives before its parent. Here the second span arrives after a longer span that contains it, so it
+        // may not be a child and gets another line.
         assert_eq!(lines(&[(0, 10, 0), (2, 3, 0)]), [0, 1]);
         assert_eq!(lines(&[(5, 15, 0), (0, 10, 0)]), [0, 1]);
     }

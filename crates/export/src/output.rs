@@ -14,7 +14,8 @@ use crate::private::private_file;
 
 /// An output that is not finished yet. An output file has no name if the file system supports files without a name. The
 /// kernel removes such a file when this process ends, even if the process is killed. Any other output file, and each
-/// output folder, has a temporary name. It is removed when this value is dropped, unless it was [kept](Self::keep).
+/// output folder, has a temporary name. Such a file or folder is removed when this value is dropped, unless it was
+/// [kept](Self::keep).
 #[derive(Debug)]
 pub struct Output {
     target: PathBuf,

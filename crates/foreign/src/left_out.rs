@@ -17,7 +17,7 @@ pub enum LeftOutReason {
     TooLong,
     /// The event's start is further than [`LONGEST_EVENT_NS`] from the median start of all events.
     FarAway,
-    /// The GPU work names no GPU or no stream.
+    /// The data about the GPU work contain no GPU or no stream.
     NoStream,
     /// The number of the GPU is larger than 255, the largest number that tllmprof's data format can store.
     UnknownGpu,

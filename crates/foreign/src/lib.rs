@@ -125,8 +125,8 @@ pub struct Iteration {
     /// The moment at which the iteration begins.
     pub start: Moment,
     /// The moment at which the next iteration begins. The last iteration ends with the trace, or with its own range if
-    /// it would become far longer than the other iterations. If ranges are left that are too few for a further
-    /// iteration, it ends where the first of them begins.
+    /// it would otherwise be far longer than the other iterations. If the trace contains further ranges, but too few
+    /// for another iteration, the last iteration ends where the first of these ranges begins.
     pub end: Moment,
     /// The iteration's batch, if the name of a range describes it.
     pub batch: Option<Batch>,

@@ -11,8 +11,8 @@ use crate::{Iteration, Moment, Range, Trace};
 /// Maximum number of ranges that are stored. Further ranges are only counted.
 const MAX_RANGES: usize = 1 << 20;
 
-/// Maximum length of the last iteration if it lasts to the end of the trace, as a multiple of the median length of
-/// the other iterations. If it would be longer, it ends with its own range, because the trace may end with a long
+/// Maximum length of the last iteration if it lasts to the end of the trace, as a multiple of the median length of the
+/// other iterations. An iteration that would be longer ends with its own range, because the trace may end with a long
 /// idle time.
 const LONGEST_LAST: i64 = 2;
 

@@ -152,7 +152,7 @@ mod tests {
     use super::arch::{has_jump, is_indirect};
     use super::*;
 
-    /// Bytes that lie at an address, and nothing else.
+    /// Memory that contains only these bytes, at this address.
     struct Code(usize, Vec<u8>);
 
     impl CodeMemory for Code {
@@ -188,7 +188,7 @@ mod tests {
             assert!(code(tail), "{tail:x?}");
         }
         // None of these is a call instruction: jmp *%rax, push (%rax), inc %eax, a call whose distance is cut off, a
-        // call with another instruction behind it, mov %rdx,%rax.
+        // call with another instruction after it, mov %rdx,%rax.
         for tail in [
             &[0xff, 0xe0][..],
             &[0xff, 0x30],

@@ -80,13 +80,13 @@ pub(crate) unsafe extern "C" fn wanted(handle: *mut c_void, name: *const c_char)
     })
 }
 
-/// Returns true if the look-up of `name` by the code at `caller`, with `dlvsym` and RTLD_NEXT, must find this
-/// library's `dlsym`. That is so if `name` is `dlsym` and the caller's module comes before this library in load
-/// order.
+/// Returns true if a look-up of `name` with `dlvsym` and RTLD_NEXT, by the code at `caller`, must find this library's
+/// `dlsym`. That is so if `name` is `dlsym` and the caller's module comes before this library in load order.
 ///
-/// A library that defines `dlsym` itself finds the real one with such a look-up and a version. This library's `dlsym`
-/// has no version, so the loader would skip it, and this library would not see the program's look-ups. Returns false
-/// in a process without this library's environment variables, because the loader's answer must not be changed there.
+/// A library that defines `dlsym` itself uses such a look-up, with a version, to find the real `dlsym`. This library's
+/// `dlsym` has no version. So the loader would skip it, and this library would not see the program's look-ups. Returns
+/// false in a process without this library's environment variables, because the loader's answer must not be changed
+/// there.
 pub(crate) unsafe extern "C" fn are_next(name: *const c_char, caller: usize) -> bool {
     // SAFETY: the program passed `name` to `dlvsym`, which reads a terminated string.
     let name = unsafe { CStr::from_ptr(name) };

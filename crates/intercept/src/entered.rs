@@ -139,10 +139,10 @@ fn uncounted_driver(call: Call, frame: &CallFrame) {
     session::entered(call);
 }
 
-/// Decides whether to count a call of a function that calls the driver: a CUDA runtime's function, or a front (a
+/// Decides whether to count a call of a function that calls the driver: a function of a CUDA runtime, or a front (a
 /// function of another library with a driver function's name). If the driver calls of the function's library reach this
-/// library, this library counts the driver calls, and this call is passed through at no cost. Otherwise this call is
-/// counted, and the driver calls that it makes are part of it. Returns true if the library must see the call return.
+/// library, the driver calls are counted, and this call is passed through at no cost. Otherwise this call is counted,
+/// and the driver calls that it makes are part of it. Returns true if the library must see the call return.
 ///
 /// Close to the start or end of a window (a recorded interval), this call is always counted: a profiler that is
 /// switched on or off between two calls of the program must see each of them as a whole.
@@ -319,7 +319,7 @@ fn wait_begins() -> bool {
     is_asked || recorder::watch::is_watching()
 }
 
-/// Reports a call that enqueues work to the measurement of GPU times. Returns the call's role in this measurement.
+/// Reports to the measurement of GPU times that a call enqueues work. Returns the call's role in this measurement.
 #[inline(always)]
 fn enqueues(target: StreamArgument) -> TimingRole {
     if gpu::before_work(target) {

@@ -145,7 +145,7 @@ const _: () = assert!(
 const _: () = assert!(CallFrame::SIZE.is_multiple_of(16));
 
 impl CallFrame {
-    /// Returns argument `index`, counted without floating-point arguments.
+    /// Returns the argument with this index. Floating-point arguments are not counted.
     #[inline]
     pub(crate) fn word(&self, index: usize) -> usize {
         let on_stack = |behind: usize| {
@@ -212,8 +212,8 @@ pub(crate) fn is_below(place: usize, outer: Outer) -> bool {
     place < outer.place && above(outer.place) == outer.return_address
 }
 
-/// Returns the word at the stack address `place`, which must lie above the frame of a running call, and not above the
-/// return address of the outermost call.
+/// Returns the word at the stack address `place`. This address must lie above the frame of a running call, and must not
+/// lie above the return address of the outermost call.
 fn above(place: usize) -> usize {
     // SAFETY: the stack between a running call and the outermost call is readable.
     unsafe { with_exposed_provenance::<usize>(place).read_volatile() }

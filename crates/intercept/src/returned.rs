@@ -36,7 +36,8 @@ fn came_back(frame: &CallFrame, result: usize) {
         Role::ProcAddress if succeeded => proc_address::handed_out(frame),
         Role::Nccl(NcclCall::Split) => communicators::split(frame, succeeded),
         Role::Nccl(NcclCall::AsyncError) if succeeded => communicators::is_asked_about(frame),
-        // A query that failed shows nothing. It is no collective either, so its frame has no number of an open call.
+        // A query that failed gives no information. A query is not a collective, so its frame holds no number of an
+        // open call.
         Role::ProcAddress | Role::Nccl(NcclCall::AsyncError) => {}
         Role::Nccl(_) => collectives::returns(frame),
         Role::Cupti(call) => tllmprof_capture::cupti_was_called(call, succeeded),

@@ -52,8 +52,8 @@ pub(crate) struct Thunk {
     real: AtomicPtr<c_void>,
     cell: AtomicUsize,
     role: AtomicU32,
-    /// The kind of call, if it is [`Simple`]. The next two fields are the index plus one of the argument with the
-    /// stream, and of the argument with the size. In all three, 0 means none.
+    /// The kind of call, if it is [`Simple`]; otherwise 0. `stream` is the index of the argument with the stream, plus
+    /// one. `bytes` is the index of the argument with the size, plus one. Both are 0 if there is no such argument.
     does: AtomicU8,
     stream: AtomicU8,
     bytes: AtomicU8,

@@ -123,8 +123,8 @@ impl TraceProcess {
         }
     }
 
-    /// Returns the names of the GPUs, in the order of their numbers, up to the last GPU that the process used and whose
-    /// name is known. All other names are empty.
+    /// Returns the names of the GPUs, in the order of their numbers. The last one is that of the last GPU that the
+    /// process used and whose name is known. The names of unused or unknown GPUs before it are empty.
     fn gpus(&self) -> impl Iterator<Item = String> {
         let used = |device: u8| self.trace.gpu.iter().any(|work| work.device == device);
         let known = self.trace.metadata.gpus.iter().filter(|(id, _)| used(*id));

@@ -66,9 +66,9 @@ pub(crate) fn launch_key(trails: &Trails, thread: u32) -> u32 {
     fold(hash)
 }
 
-/// Returns the latest launch in the thread's trail (list of recent calls) and the calls before it that identify it, the
-/// latest first: launches, and a copy to the device if the thread made one between its latest launch and the launch
-/// before that.
+/// Returns the calls that identify the latest launch in the thread's trail (list of recent calls), the latest first:
+/// this launch and the launches before it. If the thread has copied something to the device between its latest two
+/// launches, the result contains this copy, too.
 pub(crate) fn launch_context(trails: &Trails, thread: u32) -> [u64; DEPTH] {
     let copy = trails
         .follows_copy_to_device(thread)

@@ -126,7 +126,8 @@ mod limits {
     use super::*;
 
     /// The program reads the loss only in every tenth step. The stream has too few reads to show that they recur, so
-    /// the learner must find no iterations. With three times as many reads, it takes ten steps for one iteration.
+    /// the learner must find no iterations. If the stream is repeated three times, the learner takes ten steps for one
+    /// iteration.
     #[test]
     fn train_every10() {
         let records = stream("train_every10");

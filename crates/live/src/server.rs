@@ -170,8 +170,8 @@ impl Server {
         true
     }
 
-    /// Returns the time for which no client is to be accepted because accepting one has failed; `None` if clients may be
-    /// accepted. A time below one millisecond is ignored, because `poll` would not wait for it.
+    /// Returns the time for which no client is to be accepted because accepting one has failed, or `None` if clients
+    /// may be accepted. A time below one millisecond is ignored, because `poll` would not wait for it.
     fn accept_pause(&self) -> Option<Duration> {
         let left = self.accepts_at?.saturating_duration_since(Instant::now());
         Some(left).filter(|left| left.as_millis() > 0)
@@ -317,9 +317,9 @@ impl Server {
     }
 
     /// Stops the open window (the recorded interval), and cancels a requested window that has not opened. Returns the
-    /// refusal if there is neither. Otherwise returns `None`, and the client gets its answer later, when the window
-    /// that it waits for has closed or was cancelled. It waits for the window that it has requested itself. If it has
-    /// requested none, it waits for the first window that another client waits for, or else for the open window.
+    /// refusal if there is neither. Otherwise returns `None`, and the client gets its answer later: when the window
+    /// that the client has requested has closed or was cancelled. A client that has requested no window waits for the
+    /// first window that another client waits for. If there is none either, the client waits for the open window.
     fn stop(&mut self, client: u64) -> Option<ControlEvent> {
         self.follow();
         let first = live::open_window();

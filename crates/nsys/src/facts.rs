@@ -129,8 +129,9 @@ impl ExportFacts {
     }
 
     /// Returns the names of the first `count` GPUs of a process, in the order of the numbers that CUDA gives to them in
-    /// this process. The name of a GPU that is not known is empty, and such names are missing at the end. If the export
-    /// does not contain these numbers, the names are known only if all GPUs of the machine have the same name.
+    /// this process. The name of a GPU that is not known is empty; empty names at the end of the list are left out. If
+    /// the export does not contain these numbers, the names are known only if all GPUs of the machine have the same
+    /// name.
     fn gpu_names(&self, process: i64, count: usize) -> Vec<String> {
         if self.devices.is_empty() {
             let names: Vec<_> = self.gpus.values().cloned().collect();

@@ -195,7 +195,7 @@ impl Range {
     }
 
     /// Returns the generation and the number of freed objects from a mark of tllmprof's own domain with the text
-    /// `text`. Returns `None` if the mark does not say them.
+    /// `text`. Returns `None` if the text does not contain them.
     fn freed(&self, text: &str) -> Option<(u16, u64)> {
         let generation = text
             .strip_prefix("Python GC gen")?

@@ -1,5 +1,5 @@
-//! Finds the windows of a process. A window is a time in which tllmprof recorded in detail and held a `capture` range
-//! open.
+//! Finds the windows of a process. A window is an interval in which tllmprof recorded in detail and held a `capture`
+//! range open.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,7 @@ use crate::ranges::{Domains, Own, Range, process};
 /// all its processes. Further ones are ignored.
 const LIMIT: usize = 1 << 22;
 
-/// A window: a time for which tllmprof recorded in detail. Times are nanoseconds since nsys
-/// started.
+/// A window: an interval in which tllmprof recorded in detail. Times are nanoseconds since nsys started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
     pub start: i64,

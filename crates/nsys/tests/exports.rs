@@ -429,8 +429,8 @@ fn files(folder: &Path) -> Vec<std::ffi::OsString> {
     files.map(|file| file.unwrap().file_name()).collect()
 }
 
-/// Checks that reading an export creates no files next to it. SQLite would create such files for a database that uses
-/// a write-ahead log, unless it is told that the database is immutable.
+/// Checks that reading an export creates no files next to it. SQLite would create such files for a database that uses a
+/// write-ahead log, unless the database is declared immutable.
 #[test]
 fn nothing_is_made_beside_an_export() {
     let folder = scratch();

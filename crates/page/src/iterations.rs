@@ -8,8 +8,9 @@ use crate::columns::Columns;
 use crate::timeline::Timeline;
 
 /// Returns the columns: the number of windows, the number of iterations in each window, and one column for each
-/// property of the iterations. A value that may be missing is written plus 1, and 0 means that it is missing. The
-/// columns of the batch are an exception: their values are written unchanged, and are 0 if the batch is not known.
+/// property of the iterations. For a value that may be missing, the column contains the value plus 1, or 0 if the value
+/// is missing. The columns of the batch are an exception: their values are written unchanged, and are 0 if the batch is
+/// not known.
 pub(crate) fn columns(process: &Process, timeline: Option<&Timeline>) -> Columns {
     let base = base(process);
     let all = || process.windows.iter().flat_map(|window| &window.iterations);

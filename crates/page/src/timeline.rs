@@ -194,7 +194,7 @@ struct SecondPass<'a> {
     texts: Texts<'a>,
     room: u64,
     /// Number of events that may still be kept although they begin before the chosen iterations. The rest of `room` is
-    /// for the events that begin in them.
+    /// for the events that begin in the chosen iterations.
     spare: u64,
     labels: HashMap<(Name, StringId), u32>,
     /// Numbers of scopes, such as the module `layers.3.mlp`. The key is the scope's ID in the record. The value is
@@ -213,8 +213,8 @@ impl SecondPass<'_> {
         };
         let duration = self.interpreter.duration(item).unwrap_or(0);
         let timeline = &mut self.timeline;
-        // An event is on the page if it begins in one of the chosen iterations. If it only ends in one, it is on the
-        // page as long as there is more room than the events need that begin in the chosen iterations.
+        // An event is on the page if it begins in one of the chosen iterations. An event that only ends in one is on
+        // the page as long as `spare` is not used up. `spare` is the room that the other events do not need.
         let first = timeline.buckets.index(item.start);
         let last = timeline.buckets.index(item.start.saturating_add(duration));
         let begins = timeline.shown[first];

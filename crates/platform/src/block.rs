@@ -174,9 +174,9 @@ pub fn uncounted(act: &mut dyn FnMut()) {
     core::hint::black_box(mark);
 }
 
-/// A mark that the calling thread runs the library's own code. While it is set, the code that intercepts calls passes
-/// them on without handling them. Such calls occur because a rule may name a function that the library itself uses (for
-/// example a function of an allocator), and because a signal handler may make calls.
+/// The mark that the calling thread runs the library's own code. While it is set, the code that intercepts calls passes
+/// them on without handling them. Such calls occur for two reasons. A rule may name a function that the library itself
+/// uses, for example a function of an allocator. And a signal handler may make calls.
 pub struct Inside(());
 
 impl Inside {

@@ -141,9 +141,9 @@ pub fn store(slot: &Slot<'_>, to: usize, maps: &Maps, relro: &Range<usize>) -> b
     if !is_writable && !protect(libc::PROT_READ | libc::PROT_WRITE) {
         return false;
     }
-    // A caller loads the slot and jumps to the address. On AArch64, the code at that address could read data that is
-    // older than the slot's new value. So the barrier makes all earlier stores visible to all threads before the slot
-    // changes.
+    // A caller loads the slot and jumps to the address. On AArch64, a thread could see the slot's new value, but not
+    // yet the data that the code at that address needs. So the barrier makes all earlier stores visible to all threads
+    // before the slot changes.
     if cfg!(target_arch = "aarch64") {
         barrier::process_wide();
     }

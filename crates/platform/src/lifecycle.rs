@@ -43,7 +43,7 @@ pub(crate) mod tests;
 pub enum Stage {
     /// The library's heap. In the child its lock is released first, because the actions of later stages may allocate.
     Heap,
-    /// The session (the part of the library that opens and closes windows, the recorded intervals). Its lock is taken
+    /// The session: the part of the library that opens and closes windows (recorded intervals). Its lock is taken
     /// before the locks of all later stages.
     Session,
     /// The tables of intercepted functions, through which calls reach the library.
@@ -146,8 +146,8 @@ impl Hook {
 ///   - `in_child`: set by the static's method of that name, which takes the [`OnlyThread`];
 ///   - `by = function`: set by this function, which takes the [`OnlyThread`], too;
 ///   - `with = OTHER`: set by the function of another static of the block.
-/// - `#[restart(...)]`, only and always in the crates that use the Python interpreter: `keep`, `reset`, and `by` and
-///   `with` as above, but the function takes no argument.
+/// - `#[restart(...)]`, required in the crates that use the Python interpreter and not allowed in others: `keep`,
+///   `reset`, and `by` and `with` as above, but the function takes no argument.
 /// - `#[exit = "..."]` and `#[exec = "..."]`, for the few statics that these events affect.
 /// - `#[together(calls)]`, for values that each recorded call reads and that are written at most once an iteration;
 ///   `#[together(iterations)]`, for values that each iteration uses. Between two calls the program fills the caches

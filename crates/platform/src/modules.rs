@@ -94,7 +94,7 @@ pub fn present(maps: &Maps) -> (Vec<LoadedModule>, bool) {
     (present, is_complete)
 }
 
-/// Returns true if the loader has finished the module's relocations. Its last action in this is to make the module's
+/// Returns true if the loader has finished the module's relocations. As the last step, the loader makes the module's
 /// RELRO pages read-only. For a module without such pages, the values of its GOT slots decide.
 pub fn is_relocated(module: &ElfModule, maps: &Maps) -> bool {
     let relro = relro(module);

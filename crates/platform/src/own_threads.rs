@@ -1,9 +1,9 @@
 //! The library's own threads. They must neither keep a process from ending nor run while it shuts down.
 //!
 //! If a process's main thread has left by `pthread_exit`, the process ends with its last thread. So from then on, each
-//! of the library's threads regularly checks if only the library's threads are left. The thread ends if this is
-//! so. Until the main thread leaves, an idle thread of the library usually sleeps in one system call, without a time
-//! limit. When the main thread leaves, it wakes the library's threads ([`main_thread_leaves`]).
+//! of the library's threads regularly checks if only the library's threads are left, and ends in that case. Until the
+//! main thread leaves, an idle thread of the library usually sleeps in one system call, without a time limit. When the
+//! main thread leaves, it wakes the library's threads ([`main_thread_leaves`]).
 //!
 //! When the process exits, the library asks its threads to end, and waits for this for a limited time ([`await_end`]),
 //! because destructors that run afterwards may free data that the threads use.
@@ -186,9 +186,9 @@ pub fn has_memory_for_thread_locals() -> bool {
 
 /// Returns the time that an idle thread may sleep until it must call [`are_alone`]; `None` means no limit.
 ///
-/// The result is `closely` after the main thread has left. There is no limit while the main thread runs and the
-/// library is sure to notice that thread's end. The limit is one second if the library is not sure. This is so if the
-/// library was attached to the process, and the main thread has made no intercepted call since.
+/// After the main thread has left, the result is `closely`. While the main thread runs, there is no limit if the
+/// library is sure to notice that thread's end. Otherwise the limit is one second. This is so if the library was
+/// attached to the process, and the main thread has made no intercepted call since.
 pub fn look_after(closely: Duration) -> Option<Duration> {
     const UNWATCHED: Duration = Duration::from_secs(1);
     if MAIN_THREAD_LEFT.load(Ordering::Acquire) {

@@ -64,8 +64,9 @@ pub struct ThreadRecord {
     is_taken: AtomicBool,
     /// The kernel's ID of the thread that uses this record.
     number: AtomicI32,
-    /// The stack address of a return address that was found to lie on the thread's normal stack, not on a signal
-    /// handler's stack; 0 if there is none. It saves a repeated check for calls at the same stack address.
+    /// The stack address of a return address, at which a check has found that the thread runs on its normal stack and
+    /// not on a signal handler's stack; 0 if there was no such check. A call at the same stack address is not checked
+    /// again.
     own_stack: AtomicUsize,
     /// The parts that the thread uses now, indexed by [`ThreadComponent`]. The thread's block also has a
     /// pointer to the writer.
@@ -101,8 +102,8 @@ lifecycle::global! {
     /// The function to call when the main thread ends while the process continues.
     #[fork(keep = "a function of this library")]
     static MAIN_THREAD_LEAVES: Published<fn()> = Published::none();
-    /// For each component, the function that notifies the component's part in a record that the thread ends. `None`
-    /// before the first part of that component.
+    /// For each component, the function that calls [`Part::thread_ends`] of the component's part. `None` before the
+    /// first part of that component.
     #[fork(keep = "functions of this library")]
     static THREAD_ENDS: [Published<fn(&ThreadRecord)>; KINDS] =
         [const { Published::none() }; KINDS];

@@ -305,14 +305,14 @@ impl Api {
         self.is_initialized() && !is_finalizing()
     }
 
-    /// Returns true if the calling thread has a current thread state. Up to 3.11, returns true if
-    /// any thread has one.
+    /// Returns true if the calling thread has a current thread state. Up to Python 3.11, returns true if any thread has
+    /// one.
     pub fn has_thread_state(&self) -> bool {
         !(self.current_thread_state)().is_null()
     }
 
-    /// Returns the thread state of the calling thread if the thread holds the GIL. Up to 3.11,
-    /// returns the state of the thread that holds the GIL.
+    /// Returns the thread state of the calling thread if the thread holds the GIL. Up to Python 3.11, returns the state
+    /// of the thread that holds the GIL.
     #[inline]
     pub fn current_state(&self) -> ThreadState {
         (self.current_thread_state)()
@@ -336,9 +336,8 @@ impl Api {
     /// Returns true if the calling thread holds the GIL or, in a build without a GIL, may use the
     /// interpreter.
     ///
-    /// `PyGILState_Check` cannot be used, because it returns true for every thread once a
-    /// sub-interpreter exists. Up to 3.11, this function may return false for a thread that holds
-    /// the GIL in a sub-interpreter.
+    /// `PyGILState_Check` cannot be used, because it returns true for every thread once a sub-interpreter exists. Up to
+    /// Python 3.11, this function may return false for a thread that holds the GIL in a sub-interpreter.
     pub fn has_gil(&self) -> bool {
         let current = (self.current_thread_state)();
         !current.is_null()

@@ -45,8 +45,8 @@ lifecycle::global! {
     #[fork(free)]
     #[restart(reset)]
     static INSTALLED: Lock<Vec<i64>> = Lock::new(Vec::new());
-    /// The address of the interpreter in which an audit event last made sure that the hooks are installed (or removed,
-    /// if they are not wanted); 0 for none. For the next event in the same interpreter, this need not be done again.
+    /// The address of the interpreter whose hooks were last checked and brought into the wanted state (installed or
+    /// removed); 0 for none. Further audit events in this interpreter skip the check.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static LAST: AtomicUsize = AtomicUsize::new(0);

@@ -15,7 +15,7 @@ use tllmprof_sync::wake;
 /// writes a trace.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Interval at which the end of the interpreter checks again if such a trace is still being written.
+/// Interval at which the end of the interpreter checks again if PyTorch's profiler is still busy with a trace.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Duration of one wait in [`park`], which repeats the wait forever.
 const PARKED_WAIT: Duration = Duration::from_secs(3600);
@@ -88,8 +88,8 @@ pub(crate) fn inside() -> Option<Inside> {
 /// Runs `act` without the GIL, like [`Python::without_gil`], on a thread of the program that continues to run Python
 /// code. The end of the interpreter waits, for a limited time (see [`close`]), until this thread has the GIL again: up
 /// to 3.13, CPython would otherwise end the thread with `pthread_exit`, whose unwinding through the library's code
-/// aborts the process. If that time has passed, the thread waits forever instead. If the interpreter is already ending
-/// when this function is called, `act` runs with the GIL.
+/// aborts the process. If the end of the interpreter has stopped waiting, the thread waits forever instead. If the
+/// interpreter is already ending when this function is called, `act` runs with the GIL.
 pub(crate) fn without_gil<R: Send>(py: Python<'_>, act: impl FnOnce() -> R + Send) -> R {
     let api = py.api;
     let Some(released) = Flight::begin(&RELEASED, &CLOSED).filter(|_| api.runs()) else {

@@ -32,7 +32,7 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
         && !api.version.knows_holders_in_sub_interpreters()
         && attached::has_sub_interpreters()
     {
-        // Do not run `act`: before 3.12, the check for the GIL misses a thread that holds the GIL in a
+        // Do not run `act`: before Python 3.12, the check for the GIL misses a thread that holds the GIL in a
         // sub-interpreter. Such a thread would request the GIL again and wait for itself forever.
         log::once!(
             Warn,
@@ -50,9 +50,8 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
         }
     }
     Some(thread.busily(|| {
-        // A thread that already holds the GIL keeps its thread state. In 3.12 and later,
-        // `gil_ensure` would switch to the thread's state in the main interpreter, and deadlock if
-        // the current state is another one.
+        // A thread that already holds the GIL keeps its thread state. In Python 3.12 and later, `gil_ensure` would
+        // switch to the thread's state in the main interpreter, and deadlock if the current state is another one.
         // SAFETY: the interpreter is loaded, and stays so while this thread is inside.
         let _taken = (!has_gil).then(|| EnsuredGil(api, unsafe { (api.gil_ensure)() }));
         // SAFETY: the thread holds the GIL at least until `_taken` is dropped, which is after `act`

@@ -6,11 +6,12 @@
 //! reads whether to install or to remove the hooks. So one such thread is enough, even if several requests are made
 //! during its wait.
 //!
-//! The interpreter may end during the wait. Up to 3.13, it then ends waiting threads with `pthread_exit`; later
-//! versions let them wait forever. Both are harmless for this thread, which holds no resources at that point. But a
-//! thread state must not be created after the interpreter has freed its memory. Just before it frees its memory, the
-//! interpreter deletes its key for thread-local data. So the interpreter's GOT slot for `pthread_key_delete` is patched
-//! to point to [`interpreter_goes`]. That function waits for a thread that is about to create a state.
+//! The interpreter may end during the wait. Up to Python 3.13, an ending interpreter ends the waiting threads with
+//! `pthread_exit`. Later versions let them wait forever. Both are harmless for this thread, which holds no resources at
+//! that point. But a thread state must not be created after the interpreter has freed its memory. Just before it frees
+//! its memory, the interpreter deletes its key for thread-local data. So the interpreter's GOT slot for
+//! `pthread_key_delete` is patched to point to [`interpreter_goes`]. That function waits for a thread that is about to
+//! create a state.
 //!
 //! Once the thread has the GIL, it keeps the GIL until an `atexit` callback is registered ([`at_exit`]). From then
 //! on, the end of the interpreter waits for threads that run Python code of the library ([`super::entry`]).
@@ -290,7 +291,7 @@ fn await_entering(api: &'static Api) {
 }
 
 /// Replaces `pthread_key_delete` in the interpreter's GOT slot. Called when the interpreter is about to free its
-/// memory. First waits for the library's thread if this thread is entering the interpreter.
+/// memory. If the library's thread is entering the interpreter, first waits for this thread.
 ///
 /// # Safety
 /// The argument is valid for `pthread_key_delete`.

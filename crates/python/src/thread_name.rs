@@ -16,8 +16,8 @@ lifecycle::global! {
 
 const WORDS: usize = 4;
 
-/// A thread's name, cut to `WORDS` words of 8 bytes. If another thread writes the name during a read, the result
-/// mixes two names.
+/// A thread's name, cut to `WORDS` words of 8 bytes. If another thread writes the name during a read, the result may
+/// mix two names.
 pub(crate) struct ThreadName {
     words: [AtomicU64; WORDS],
     is_pythons: AtomicBool,

@@ -126,8 +126,8 @@ impl Version {
         self.minor
     }
 
-    /// Returns the layout of frames, or `None` for versions whose frames are not read. `layouts`
-    /// are those of 3.8 and 3.9, of 3.10, and of 3.11.
+    /// Returns the layout of frames, or `None` for versions whose frames are not read. `layouts` has three elements:
+    /// the layout of 3.8 and 3.9, the layout of 3.10, and the layout of 3.11.
     pub const fn frames<T>(self, layouts: [&'static T; 3]) -> Option<&'static T> {
         match self.minor {
             8 | 9 => Some(layouts[0]),

@@ -1,5 +1,5 @@
-//! Builds complete records in memory, with the same writer that the library uses. For tests, examples and
-//! fuzzing.
+//! Builds complete records in memory, with the same writer that the library uses. For tests, examples and fuzzing. A
+//! record consists of a header block and of chunks: pieces of the file that hold the events.
 
 use std::io::{self, Write};
 

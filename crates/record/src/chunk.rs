@@ -1,4 +1,5 @@
-//! A chunk of a record in memory, and its writer. At any time a chunk has at most one writer.
+//! A chunk of a record in memory, and its writer. At any time a chunk has at most one writer. A chunk is a piece of the
+//! record's file with a fixed size. It holds events, each encoded as a row of 24 bytes.
 
 use std::mem::offset_of;
 use std::ptr::NonNull;
@@ -45,8 +46,8 @@ impl Chunk {
     /// Returns the chunk at an address.
     ///
     /// # Safety
-    /// The [`CHUNK_BYTES`] from there must be aligned to 8, readable and writable while the chunk or its
-    /// writer is in use. Nothing else in the process may use them while the writer writes.
+    /// The [`CHUNK_BYTES`] that begin at `address` must be aligned to 8, readable and writable while the chunk or its
+    /// writer is in use. Nothing else in the process may use these bytes while the writer writes.
     #[must_use]
     pub const unsafe fn at(address: NonNull<u8>) -> Self {
         Self(address)

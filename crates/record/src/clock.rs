@@ -1,4 +1,4 @@
-//! Converts ticks of a record's clock to nanoseconds.
+//! Converts ticks of a record's clock to nanoseconds. An anchor is one moment, read on several clocks.
 
 use crate::header::{Anchor, ClockKind};
 

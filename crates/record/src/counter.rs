@@ -1,4 +1,5 @@
-//! The counters in a record's header block, such as the numbers of iterations and of dropped events.
+//! The counters in a record's header block, such as the numbers of iterations and of dropped events. A window is a
+//! period in which the library records events in detail. A chunk is a piece of the record's file.
 
 use crate::layout::COUNTERS;
 

@@ -1,4 +1,5 @@
-//! The events of a record. An event is encoded in 24 bytes:
+//! The events of a record. Most of them are recorded in windows: periods in which the library records events in detail.
+//! An event is encoded in 24 bytes:
 //!
 //! | bytes | |
 //! |---|---|
@@ -32,7 +33,7 @@ pub const LAST_LASTING: StringId = 1 << 20;
 /// the same information.
 pub const OWN_DOMAIN: &str = "tllmprof";
 
-/// An event of a record: its time, its result, and in `what` its kind with the other contents.
+/// An event of a record. `what` holds the event's kind, and the data that depend on the kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event {
     /// The start, in ticks of the record's clock.
@@ -61,10 +62,9 @@ const CUT: u8 = 0x40;
 const FAILED: u8 = 0x80;
 
 const CAPTURING: u16 = 0x100;
-/// The code that stands for `None` in a [`What::GpuProcess`] event: the process's share of the SMs' time is not
-/// known.
+/// The code that stands for `None` in the field `sm` of a [`What::GpuProcess`] event.
 const NO_SHARE: u16 = 0xff;
-/// The code that stands for `None` in a [`What::Asleep`] event: the system call is not known.
+/// The code that stands for `None` in the field `call` of a [`What::Asleep`] event.
 const UNKNOWN_CALL: u16 = 0xff;
 /// The bit of the code of a [`What::Asleep`] event that is set for a system call with a time limit.
 const HAS_TIMEOUT: u16 = 0x100;
@@ -75,7 +75,7 @@ const CONTINUES: u16 = 0x200;
 const IS_BUSY: u16 = 0x100;
 const HAS_RUN: u16 = 0x200;
 const IS_AWAITED: u16 = 0x400;
-/// The lowest bit of the [`Task`] in the code of a [`What::Meanwhile`] event.
+/// The position of the lowest bit of the [`Task`] in the code of a [`What::Meanwhile`] event.
 const TASK_SHIFT: u32 = 12;
 
 /// The mask for the size in bytes in the value of a [`What::GpuCopy`] event.
@@ -129,7 +129,7 @@ macro_rules! known {
     };
 }
 
-/// Defines the kinds of events. The entry of a kind has its number in a record, its fields, an expression that
+/// Defines the kinds of events. Each entry consists of the kind's number in a record, its fields, an expression that
 /// encodes the fields as (code, value), and an expression that decodes them.
 macro_rules! events {
     ($(
@@ -381,17 +381,17 @@ events! {
             what: Used::from_code(code as u32), iteration: high(value), count: low(value)
         };
 
-    /// A note that the kernels recorded from `iteration` (its number modulo 2^32) on are a sample. A sample has `steps`
-    /// iterations, and a new sample begins every `every_ms` milliseconds. A number that is too large for its field is
-    /// stored as the largest number that fits.
+    /// Marks the kernels that are recorded from `iteration` (its number modulo 2^32) on as a sample. A sample has
+    /// `steps` iterations, and a new sample begins every `every_ms` milliseconds. A number that is too large for its
+    /// field is stored as the largest number that fits.
     28 KernelSample { steps: u16, every_ms: u32, iteration: u32 }
         write (steps, pair(every_ms, iteration));
         read |code, value| Self::KernelSample {
             steps: code, every_ms: high(value), iteration: low(value)
         };
 
-    /// A note that the window that opens with `iteration` contains iterations that were recorded before the window
-    /// was requested.
+    /// Marks the window that opens with `iteration`: it contains iterations that were recorded before the window was
+    /// requested.
     29 Past { iteration: u64 }
         write (0, iteration);
         read |_, value| Self::Past { iteration: value };
@@ -484,19 +484,23 @@ events! {
             pid: low(value)
         };
 
-    /// From this event on, the thread `tid` of the process `pid` runs on the processors of the NUMA node `node`, until
-    /// the next event of this kind for the thread.
+    /// The thread `tid` of the process `pid` runs on the processors of the NUMA node `node`. This holds from this event
+    /// until the next event of this kind for the thread.
     38 ThreadNode { node: u16, pid: u32, tid: u32 }
         write (node, pair(pid, tid));
         read |code, value| Self::ThreadNode { node: code, pid: high(value), tid: low(value) };
 
-    /// The state of another task (a thread of the process, or a child process) at the time of a sample of a thread that
-    /// waits. The sample is the [`What::Sample`] with the same start. `task` defines the meaning of `id`. `is_busy` is
-    /// true if the task used a processor during the sample, or for at least half of the time since the previous sample
-    /// of a wait. For a child process it is also true if the child was ready to run. `has_run` is true if the task used
-    /// a processor at all since the previous sample of a wait. `is_awaited` is true if the sampled thread waits for the
-    /// end of this child process, or of the process that has started it. `call` is the system call that a child process
-    /// sleeps in; `None` if the child is busy, if the call is unknown, or for a thread, which has samples of its own.
+    /// The state of another task (a thread of the process, or a child process) when a waiting thread is sampled. The
+    /// sample of the waiting thread is the [`What::Sample`] with the same start.
+    ///
+    /// - `task` defines the meaning of `id`.
+    /// - `is_busy` is true if the task used a processor during the sample, or for at least half of the time since the
+    ///   previous sample of a waiting thread. For a child process it is also true if the child was ready to run.
+    /// - `has_run` is true if the task used a processor at all since the previous sample of a waiting thread.
+    /// - `is_awaited` is true if the sampled thread waits for the end of this child process, or of the process that has
+    ///   started this child.
+    /// - `call` is the system call that a child process sleeps in. It is `None` if the child is busy, if the call is
+    ///   unknown, or if the task is a thread, which has samples of its own.
     39 Meanwhile {
         task: Task,
         is_busy: bool,
@@ -553,7 +557,7 @@ impl What {
     }
 }
 
-/// An event, encoded as three words. An event that is encoded before it is written stays in registers. Otherwise the
+/// An event, encoded as three words. If an event is encoded before it is written, it stays in registers. Otherwise the
 /// compiler would store the event to memory and load it again in pieces of other sizes, which takes longer than the
 /// rest of the write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,4 +1,5 @@
-//! The header block of a record: data about the process, its clock and its counters.
+//! The header block of a record: data about the process, its clock and its counters. An anchor is one moment, read on
+//! several clocks. A window is a period in which events are recorded in detail.
 
 use std::mem::offset_of;
 use std::ptr::NonNull;

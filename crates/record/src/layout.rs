@@ -1,4 +1,5 @@
-//! Sizes and constants of the record's format. All integers are little-endian.
+//! Sizes and constants of the record's format. All integers are little-endian. A record consists of a header block and
+//! of chunks, which hold the events.
 
 /// The first bytes of a record, by which a reader recognizes it.
 pub const MAGIC: [u8; 8] = *b"TLLMPROF";

@@ -1,4 +1,5 @@
-//! Reads a header block, using its newest intact snapshot (a copy of the counters with a checksum).
+//! Reads a header block, using its newest intact snapshot (a copy of the counters with a checksum). An anchor is one
+//! moment, read on several clocks.
 
 use std::mem::offset_of;
 

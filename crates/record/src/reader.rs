@@ -1,4 +1,5 @@
-//! Reads a record that may be unfinished, damaged, cut off, still growing, or not a record at all.
+//! Reads a record that may be unfinished, damaged, cut off, still growing, or not a record at all. A record consists of
+//! a header block and of chunks: pieces of the file that hold the events.
 
 mod reused;
 
@@ -22,7 +23,7 @@ pub(crate) const EMPTY_LIMIT: u32 = 4096;
 /// The number of attempts to read a chunk into which its thread may be writing.
 const MAX_READS: u32 = 3;
 
-/// Damage found in a record, and data left out because of it. All fields are zero if there was none.
+/// Damage found in a record, and data left out because of it. The default value means that there is no damage.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Damage {
     /// Set if the file ends before the end of the data that was written to the record.

@@ -6,9 +6,9 @@
 //! that ended after a certain moment are left out, so that the last window has events of all threads up to the same
 //! time.
 //!
-//! Chunks are copied from the last to the first, because an early chunk has the event that marks the beginning of the
-//! kept iterations outside windows. The process rewrites this event when it drops iterations, so the event must be
-//! copied after the iterations.
+//! Chunks are copied from the last to the first. An early chunk has the event that marks the first of the iterations
+//! outside windows that the record keeps. The process rewrites this event when it drops iterations, so the event must
+//! be copied after the iterations.
 
 #[cfg(test)]
 mod tests;
@@ -28,8 +28,8 @@ use crate::read_header::Header;
 use crate::reader::{ChunkState, EMPTY_LIMIT, RecordError};
 use crate::source::Source;
 
-/// The maximum number of attempts to copy a chunk that the process overwrites during the copy. It is also the maximum
-/// number of passes over the record: a pass is repeated if the process has begun new chunks meanwhile.
+/// The maximum number of attempts to copy a chunk that the process overwrites during the copy. The same limit applies
+/// to the passes over the record: a pass is repeated if the process has begun new chunks meanwhile.
 const MAX_ATTEMPTS: u32 = 16;
 
 /// The largest number of names that are tried for the file of a copy.
@@ -38,8 +38,8 @@ const MAX_NAMES: u32 = 1000;
 /// Opens a record for reading. If the record's process may still overwrite chunks, opens an unnamed copy instead of
 /// the record itself.
 ///
-/// The copy is in the record's folder or in the folder for temporary files. The disk must have free space for twice
-/// the record, because the program may need that space, too. If no such disk is found, or if the process ends
+/// The copy is in the record's folder or in the folder for temporary files. The disk must have twice the record's size
+/// free, so that the program does not run out of space. If neither folder has that space, or if the process ends
 /// meanwhile, the record itself is opened.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
-//! Writes a record with the events of one thread to a file as the record grows. Used by tllmprof's own
-//! processes, which write the file with system calls instead of mapping it.
+//! Writes a record with the events of one thread to a file as the record grows. Used by tllmprof's own processes, which
+//! write the file with system calls instead of mapping it. A chunk is a piece of the file that holds events.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,5 @@
-//! Tests reading whole, cut and damaged records that the library's writer has made.
+//! Tests reading whole, cut and damaged records that the library's writer has made. A chunk is a piece of a record's
+//! file that holds events.
 
 mod common;
 

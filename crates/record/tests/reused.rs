@@ -1,5 +1,6 @@
-//! Tests records in which chunks are overwritten, to keep only the latest iterations outside windows, or only
-//! the latest windows.
+//! Tests records in which chunks are overwritten, to keep only the latest iterations outside windows, or only the
+//! latest windows. A window is a period in which events are recorded in detail. A chunk is a piece of the record's
+//! file.
 
 mod common;
 

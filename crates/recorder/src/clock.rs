@@ -26,9 +26,9 @@ lifecycle::global! {
 }
 
 const LOOKUP_EVERY: u64 = 1024;
-/// The time, in nanoseconds, over which a ratio of ticks to nanoseconds has to be measured for each call that reuses
-/// it. At most [`LOOKUP_EVERY`] calls reuse it. So a ratio that was measured soon after the start, and is imprecise,
-/// is reused only for few calls.
+/// A measured ratio of ticks to nanoseconds is reused once for each period of this length, in nanoseconds, that the
+/// measurement took, but at most [`LOOKUP_EVERY`] times. So a ratio that was measured soon after the start, and is
+/// imprecise, is reused only a few times.
 const SURE_NS: u64 = 1_000_000;
 
 /// Stores the current time on all clocks. The rate of the ticks is later measured from this time on. Called when the

@@ -1,5 +1,6 @@
-//! The flight recorder keeps the latest iterations outside windows: they are recorded all the time, and the oldest
-//! are overwritten. Depending on the settings this lasts for the whole run, or until the first planned window opens.
+//! The flight recorder keeps the latest iterations outside windows: they are recorded all the time, and the oldest are
+//! overwritten. Depending on the settings this lasts for the whole run, or until the first planned window opens. A
+//! window is a period in which all requested events are recorded.
 //!
 //! Only cheap events are kept: the times and batches of iterations, CUDA calls, garbage collections, waits for the GIL,
 //! and the thread's use of the processor and memory. Samples of stacks are kept until the first window opens, if the
@@ -44,8 +45,9 @@ lifecycle::global! {
     #[fork(reset)]
     #[together(iterations)]
     static KEEPS_SPAN: AtomicBool = AtomicBool::new(false);
-    /// The number of kept iterations when they last became a window in the record: when the process ended, or when a
-    /// window opened and the kept iterations before it were to stay.
+    /// The number of iterations that were kept when the kept iterations last became a window in the record. That
+    /// happens when the process ends. It also happens when a window opens, if the iterations before that window have to
+    /// stay.
     #[fork(reset)]
     static LEFT: AtomicU64 = AtomicU64::new(0);
 }

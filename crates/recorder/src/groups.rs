@@ -136,10 +136,9 @@ pub fn are_parts_open() -> bool {
     ARE_OPEN.load(Ordering::Relaxed)
 }
 
-/// Called when NCCL can be asked about the communicator whose handle is stored at an address for which
-/// `holds` returns true. If a split created the communicator and its rank is not known yet, calls `place` to
-/// ask NCCL, and stores the result. If the communicator is already in the record, it is not written again, and its rank
-/// stays unknown there.
+/// Called when NCCL can be asked about a communicator. `holds` returns true for the address at which its handle is
+/// stored. If a split created the communicator and its rank is not known yet, calls `place` to ask NCCL, and stores the
+/// result. If the communicator is already in the record, it is not written again, and its rank stays unknown there.
 pub fn part_is_ready(holds: impl Fn(usize) -> bool, place: impl FnOnce() -> Option<(u64, u64)>) {
     let is_it = |one: &Communicator| one.open.is_some() && holds(one.slot);
     let found = {
@@ -208,8 +207,8 @@ pub fn write_group(group: &GroupRank<&str>) {
     }
 }
 
-/// Returns the identifier, the rank and the size of the communicator for whose slot (the address of its
-/// handle) `holds` returns true. Rank and size are 0 if they are not known.
+/// Returns the identifier, the rank and the size of a communicator. `holds` returns true for the communicator's slot
+/// (the address at which its handle is stored). Rank and size are 0 if they are not known.
 pub fn member(holds: impl Fn(usize) -> bool) -> (CommunicatorId, u32, u32) {
     let made = MADE.lock();
     let mut all = made.all[..made.count].iter().rev();

@@ -17,9 +17,9 @@ const COUNT: u64 = (1 << COUNT_BITS) - 1;
 lifecycle::global! {
     stage: Sinks;
 
-    /// One word for each function: the function's address in the high bits, and in the low [`COUNT_BITS`] bits the
+    /// One word for each function. The high bits hold the function's address. The low [`COUNT_BITS`] bits hold the
     /// number of times that the function was enqueued since the last call of [`take`] or [`clear`]. A free word is 0.
-    /// Because both numbers change together, no call is counted for another function.
+    /// Address and count change together, so no call is counted for another function.
     #[fork(reset)]
     static PLACES: [AtomicU64; MAX_FUNCTIONS] = [const { AtomicU64::new(0) }; MAX_FUNCTIONS];
 }

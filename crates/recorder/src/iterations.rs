@@ -1,5 +1,6 @@
 //! Records iterations and windows. Inside a window, and while the flight recorder keeps the latest iterations, the
-//! events of an iteration are written. Otherwise the iteration is only added to a histogram and to counters.
+//! events of an iteration are written. Otherwise the iteration is only added to a histogram and to counters. A window
+//! is a period in which all requested events are recorded.
 //!
 //! All functions are called with the lock on the session's state (the state of steps and windows) held, or on the
 //! thread that is opening or closing a window. So only one thread at a time calls them.
@@ -38,8 +39,8 @@ lifecycle::global! {
     #[together(iterations)]
     static ENDED: AtomicU64 = AtomicU64::new(0);
 
-    /// The number of calls of each CUDA function that the counters in the record's header already include, by the
-    /// function's row in the table of CUDA calls (`tllmprof_calls::CALLS`).
+    /// For each CUDA function, the number of calls that the counters in the record's header already include. The index
+    /// is the function's row in the table of CUDA calls (`tllmprof_calls::CALLS`).
     #[fork(reset)]
     static COUNTED: [AtomicU64; ROWS] = [const { AtomicU64::new(0) }; ROWS];
 }
@@ -119,9 +120,10 @@ fn end(counts: bool, cut: bool) {
         ring::step_ends();
     }
     if n == NONE || !counts {
-        // This function is called before each iteration begins, even if no iteration is open: with some rules, a step
-        // ends when its function returns, and the next one begins only at the next call. The time between is the
-        // program's own. Only the time from here on is this library's ([`iteration_begins`] adds it to the counter).
+        // This function is called before each iteration begins, even if no iteration is open. With some rules, a step
+        // ends when its function returns, and the next step begins only at the next call. The time in between belongs
+        // to the program. Only the time from here on is this library's own ([`iteration_begins`] adds it to the
+        // counter).
         if is_on() {
             SINCE.store(clock::ticks(), Ordering::Relaxed);
         }

@@ -74,7 +74,7 @@ use state::{HAS_FAILED, IS_ON, IS_WANTED, Keeps};
 use tllmprof_platform::log;
 
 lifecycle::global! {
-    /// The function that [`at_launches`] has registered, which threads run after launches of GPU work.
+    /// The function that threads run after launches of GPU work. [`at_launches`] registers it.
     #[fork(keep = "set once, at the first window")]
     static AT_LAUNCHES: OnceBox<fn()> = OnceBox::new();
 }

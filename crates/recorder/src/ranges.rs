@@ -1,5 +1,5 @@
-//! Records NVTX ranges and marks. A range is either pushed and popped on one thread, or started on one thread
-//! and ended on any other.
+//! Records NVTX ranges and marks. A range is either pushed and popped on one thread, or started on one thread and ended
+//! on any other. A window is a period in which events are recorded.
 //!
 //! A range is written when it ends, so its beginning has to be stored. A range that began before its window
 //! opened is not recorded. A range that is open when the window closes is cut at that moment: it is written

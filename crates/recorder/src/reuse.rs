@@ -1,5 +1,6 @@
-//! Reuses (overwrites) the chunks of the flight recorder ([`super::flight`]), which keeps only the latest iterations.
-//! A chunk is a piece of the record's file. The module [`super::keep`] decides when chunks of old windows are reused.
+//! Reuses (overwrites) the chunks of the flight recorder ([`super::flight`]), which keeps only the latest iterations. A
+//! chunk is a piece of the record's file. The module [`super::keep`] decides when chunks of old windows are reused. A
+//! window is a period in which all requested events are recorded.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
@@ -34,9 +35,8 @@ lifecycle::global! {
     /// earlier number.
     #[fork(keep = "only differences matter")]
     static GENERATION: AtomicU64 = AtomicU64::new(0);
-    /// The number of iterations kept so far, plus 1, at the time when the kept iterations last became part of a
-    /// window. A full chunk that was filled when fewer iterations had been kept belongs to that window, so it is not
-    /// reused.
+    /// One more than the number of iterations that had been kept when the kept iterations last became part of a window.
+    /// A full chunk that was filled before that moment belongs to the window, so it is not reused.
     #[fork(reset)]
     static STAYS: AtomicU64 = AtomicU64::new(0);
     /// The value of [`changes`] when [`take`] last found no chunk.

@@ -1,5 +1,5 @@
-//! The file with the latest steps and NCCL collectives (`TLLMPROF_RING`), the oldest of which are
-//! overwritten. The file is mapped into memory, so its contents outlive the process.
+//! The ring: a file with the process's latest steps and NCCL collectives (`TLLMPROF_RING`). New entries overwrite the
+//! oldest. The file is mapped into memory, so its contents outlive the process.
 //!
 //! The ring begins with the process's first NCCL communicator, or with the record. From then on each step or
 //! collective costs a few stores into the mapping.

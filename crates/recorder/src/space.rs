@@ -160,7 +160,7 @@ pub(crate) fn begin(
 }
 
 /// Gives the file its name, once its header identifies the process. Returns the file's path and, if another file had
-/// the wanted name, what was done about it. If this fails, the process has no record.
+/// the wanted name, the way in which the conflict was solved. If this fails, the process has no record.
 pub(crate) fn publish() -> Result<(PathBuf, Option<NameTaken>), Failure> {
     let mut growing = FILE.lock();
     let published = growing.as_mut().map(|growing| {

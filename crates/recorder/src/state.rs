@@ -1,5 +1,6 @@
 //! The state of the record: flags for the record and its open window, the reasons why calls are inspected before they
-//! run, and access to the counters in the record's header.
+//! run, and access to the counters in the record's header. A window is a period in which all requested events are
+//! recorded.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};

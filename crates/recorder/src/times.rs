@@ -1,9 +1,10 @@
 //! Histograms of the durations of iterations outside windows, one for each phase (prefill, decode and so on) of the
-//! iterations' batches. They can be queried while the process runs. The counts never decrease.
+//! iterations' batches. They can be queried while the process runs. The counts never decrease. A window is a period in
+//! which events are recorded.
 //!
-//! A thread writes to the histograms at the end of each iteration, with the session's lock held, or while it opens or
-//! closes a window. So there is only one writer at a time. Iterations must not wait for a reader, so there is no lock
-//! for readers: a reader retries if a write intervenes.
+//! A thread writes to the histograms at the end of each iteration. It holds the lock on the session's state (the state
+//! of steps and windows), or it is opening or closing a window. So there is only one writer at a time. Iterations must
+//! not wait for a reader, so there is no lock for readers: a reader retries if a write intervenes.
 
 use core::array;
 use core::sync::atomic::{AtomicU64, Ordering, fence};

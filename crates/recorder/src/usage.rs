@@ -1,11 +1,11 @@
 //! Measures the machine's resources that each iteration of a window uses: processor time, page faults, preemptions
 //! and time in waits of the thread that runs the steps.
 //!
-//! Only one thread at a time measures at the end of an iteration: it holds the session's lock, or it is opening or
-//! closing a window. In most iterations, the measurement takes one system call. A full measurement takes one more
-//! system call, or two more if the thread was preempted. A measured wait for the GPU takes two more. A full measurement
-//! and a measured wait occur only in one of [`MEASURE_EVERY`] iterations; unusual iterations also get a full
-//! measurement.
+//! Only one thread at a time measures at the end of an iteration. It holds the lock on the session's state (the state
+//! of steps and windows), or it is opening or closing a window. In most iterations, the measurement takes one system
+//! call. A full measurement takes one more system call, or two more if the thread was preempted. A measured wait for
+//! the GPU takes two more. A full measurement and a measured wait occur only in one of [`MEASURE_EVERY`] iterations;
+//! unusual iterations also get a full measurement.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::File;
@@ -104,8 +104,8 @@ const MEASURE_EVERY: u64 = 8;
 /// A full measurement is made if the thread was off its processor for more than one `OFF_DIVISOR`th of the
 /// iteration's duration.
 const OFF_DIVISOR: u64 = 64;
-/// A full measurement is also made if the iteration took longer than the one that was fully measured last, by more than
-/// one `LONGER_DIVISOR`th of that iteration's duration.
+/// A full measurement is also made after a longer iteration: one that exceeds the duration of the iteration that was
+/// fully measured last by more than one `LONGER_DIVISOR`th.
 const LONGER_DIVISOR: u64 = 8;
 
 /// Starts measuring when a window opens. The calling thread is assumed to be the one that runs the steps.

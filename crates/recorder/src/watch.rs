@@ -1,6 +1,6 @@
 //! Sums the current iteration's time by cause, such as garbage collection or waits for the GPU. The triggers
 //! (conditions that open a window) and the search for steady iterations need these sums, so they are computed outside
-//! windows, too.
+//! windows, too. A window is a period in which events are recorded.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -91,8 +91,8 @@ pub fn add_ns(cause: Cause, ns: u64) {
     }
 }
 
-/// Returns the time of each cause in the previous iteration, and resets the sums. Called with the session's
-/// lock held when the calling thread begins an iteration.
+/// Returns the time of each cause in the previous iteration, and resets the sums. Called with the lock on the session's
+/// state (the state of steps and windows) held, when the calling thread begins an iteration.
 pub fn take() -> Spent {
     THREAD.store(this_thread(), Ordering::Relaxed);
     let per_ns = clock::recent_ticks_per_ns();

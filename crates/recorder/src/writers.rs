@@ -162,8 +162,8 @@ pub(crate) fn write_lasting(event: &Event) -> bool {
     take().is_some_and(|writer| lasting::push(writer.thread.get(), |events| events.push(event)))
 }
 
-/// Writes an event whose contents are written again for each later window. If the record drops old windows, the event
-/// is dropped together with the window that is open now or, if none is open, with the latest window.
+/// Writes an event that is written again in each later window. If the record drops old windows, this copy is dropped
+/// together with the window that is open now. If no window is open, it is dropped together with the latest window.
 pub(crate) fn write_latest(event: &Event) -> bool {
     match keep::is_wanted() {
         true => write_late(event),
@@ -244,9 +244,9 @@ impl Writer {
         self.events.with(|events| events.as_mut().is_some_and(act))
     }
 
-    /// Writes an event and counts it as kept, if nothing else has to be done: the writer is not in use, no dropped
-    /// event has to be reported, the chunk has room, and the event does not end a block (a part of the chunk that has
-    /// its own checksum). Otherwise does nothing and returns false.
+    /// Writes an event and counts it as kept (written), if this needs no other work. That is so if the writer is not in
+    /// use, no dropped event has to be reported, the chunk has room, and the event does not end a block (a part of the
+    /// chunk that has its own checksum). Otherwise does nothing and returns false.
     #[inline(always)]
     fn keep_at_once(&'static self, row: EncodedEvent) -> bool {
         if self.is_busy.load(Ordering::Relaxed) || self.unreported.get() != 0 {
@@ -469,8 +469,8 @@ pub(crate) fn take_timed() -> u64 {
         .sum()
 }
 
-/// Returns the number of writers that have been assigned to threads. An ended thread's writer counts, too, until it is
-/// assigned to another thread; a writer counts only once.
+/// Returns the number of writers that have been assigned to threads. A writer that passes from an ended thread to a new
+/// thread counts once.
 pub(crate) fn count() -> u64 {
     all().count() as u64
 }
@@ -559,8 +559,8 @@ fn in_child(_: &OnlyThread) {
 
 /// Returns the number of events that all threads have written so far, without those written by [`write_late_for_free`].
 pub(crate) fn costly_events() -> u64 {
-    // This number is read before the others. An event that `write_late_for_free` writes in between is then included in
-    // the result. In the other order, the result could be too small.
+    // `FREE_OF_COST` is read before the other numbers. If `write_late_for_free` writes an event in between, the result
+    // includes this event. In the other order, the result could be too small.
     let free = FREE_OF_COST.load(Ordering::Relaxed);
     let all = all().map(|writer| writer.kept.load(Ordering::Relaxed));
     all.sum::<u64>().saturating_sub(free)

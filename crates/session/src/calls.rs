@@ -92,10 +92,11 @@ pub(crate) fn enter_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     }
     let state = guard.as_mut()?;
     slot.set_beginning(true);
-    // Only the step function of a server (see `Engine::is_awaited`) may replace a learnt pattern that has counted
-    // iterations. A program that uses a library such as transformers may call the library's step function only
-    // occasionally. All iterations of a window are counted by the same rule, so nothing is replaced while a window is
-    // open. Planned windows of given iteration numbers are all counted by the same rule, too.
+    // The step function of a server (see `Engine::is_awaited`) may replace a learnt pattern that has counted
+    // iterations. The step function of a library such as transformers may not, because a program may call it only
+    // occasionally. Nothing is replaced while a window is open, because all iterations of a window are counted by the
+    // same rule. Nor is anything replaced if windows are planned by iteration numbers, because these numbers refer to
+    // one rule.
     let (schedule, windows) = (&state.schedule, &state.settings.windows);
     let may_replace = || {
         !schedule.is_open()
@@ -145,8 +146,8 @@ fn begin(mut guard: Guard<'static, Option<SessionState>>, begun: Begun, facts: B
     let Some(state) = guard.as_mut() else { return };
     let due = state.due_at(begun.iteration);
     if let Some(condition) = state.condition_of(due) {
-        // `Filter::held` is reported for the settings' condition. So iterations that are checked by the condition of a
-        // requested window are not counted there.
+        // The message about the condition in the settings contains `Filter::held`. So iterations that the condition of
+        // a requested window checked are not counted in it.
         let mut held = state.filter.held;
         let counts = match due {
             None => held.count(condition, facts),
@@ -158,8 +159,8 @@ fn begin(mut guard: Guard<'static, Option<SessionState>>, begun: Begun, facts: B
             state.schedule.counts(begun.iteration, counts);
         }
     } else if state.filter.excluded.take().is_some() {
-        // The condition belonged to a requested window that is over, and the latest iteration that it was checked for
-        // did not count. Without a condition each iteration counts.
+        // The latest iteration was excluded by the condition of a requested window. That window is over, and no other
+        // condition applies, so this iteration counts.
         state.schedule.counts(begun.iteration, true);
     }
     if begun.understood && state.span.is_replaced() {

@@ -12,9 +12,9 @@ lifecycle::global! {
     /// True if a window on demand that has not closed yet has its own condition on batches.
     #[fork(reset)]
     pub static HAS_CONDITION: AtomicBool = AtomicBool::new(false);
-    /// True if data about each iteration are needed to open or close a window: to find steady iterations (iterations
-    /// of similar duration), or to measure until the window's figures are precise enough. Both leave out iterations
-    /// whose batch has no requests or no tokens.
+    /// True if data about each iteration are needed to open or close a window: to find steady iterations (iterations of
+    /// similar duration), or to measure until the window's figures are precise enough. Both need the batch, because
+    /// they leave out iterations without requests or tokens.
     #[fork(reset)]
     pub static SEARCHES: AtomicBool = AtomicBool::new(false);
 }

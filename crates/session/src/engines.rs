@@ -31,7 +31,8 @@ lifecycle::global! {
     /// The index plus 1 of the engine whose Python step function was called first; 0 if none was called yet.
     #[fork(reset)]
     static CALLED: AtomicUsize = AtomicUsize::new(0);
-    /// The number of imports of modules of engines whose step function is awaited ([`Engine::is_awaited`]).
+    /// The number of times that Python has imported a module of an engine whose step function is awaited: before that
+    /// function's first call, no learnt pattern counts iterations ([`Engine::is_awaited`]).
     #[fork(keep = "the child has imported them, too")]
     static IMPORTS: AtomicU32 = AtomicU32::new(0);
 }
@@ -127,15 +128,16 @@ pub(crate) fn forget_imports() {
     }
 }
 
-/// Considers only engines whose step function is awaited ([`Engine::is_awaited`]). Returns the number of imports of
-/// their modules, plus 1 if the library of such an engine was found. Returns 0 if there is no such engine in the
-/// process.
+/// Returns the number of times that Python has imported a module of an engine whose step function is awaited, plus 1 if
+/// the library of such an engine was found. Before the first call of that function, no learnt pattern counts iterations
+/// ([`Engine::is_awaited`]). Returns 0 if there is no such engine in the process.
 pub(crate) fn imports() -> u32 {
     let is_native = FOUND.get().is_some_and(|found| found.engine.is_awaited());
     IMPORTS.load(Ordering::Relaxed) + u32::from(is_native)
 }
 
-/// Returns the first engine in the process whose step function is awaited ([`Engine::is_awaited`]).
+/// Returns the first engine in the process that is awaited: no learnt pattern counts iterations until the engine's step
+/// function is called ([`Engine::is_awaited`]).
 pub(crate) fn awaited() -> Option<&'static DetectedEngine> {
     let engines = IN_PYTHON.get().into_iter().flatten();
     let imported = engines.filter(|engine| engine.is_imported.load(Ordering::Relaxed));

@@ -50,9 +50,10 @@ pub(crate) fn memory() -> Memory {
     }
 }
 
-/// Returns the number of imports ([`engines::imports`]) of engines whose step function is awaited. Returns 0 unless the
-/// rule is `auto`: with `auto:inner`, no engine's step function is used, so none is awaited. Also returns 0 if windows
-/// of given iteration numbers are planned: a program that imports an engine and does not use it would have none of them.
+/// Returns the number of imports that [`engines::imports`] returns. Returns 0, so that no engine's step function is
+/// awaited, in two cases. With `auto:inner`, no engine's step function is used. If windows are planned by iteration
+/// numbers, a program that imports an engine without using it would get none of its windows: no iterations are counted
+/// as long as the step function is awaited.
 fn engine_imports() -> u32 {
     let settings = crate::activity::settings();
     let awaits = |settings: &&Settings| {

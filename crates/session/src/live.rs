@@ -279,9 +279,9 @@ pub fn can_run_torch_profiler() -> bool {
     interpreter().can_run_torch_profiler()
 }
 
-/// Makes the open window close at the end of the current iteration, and cancels a requested window that has
-/// not opened. A planned window that was closed for a while does not open again. Returns true if there was a window to
-/// close or to cancel.
+/// Makes the open window close at the end of the current iteration, and cancels a requested window that has not opened.
+/// If a planned window was closed for a while, to open again later, it stays closed. Returns true if there was a window
+/// to close or to cancel.
 pub fn stop() -> bool {
     let Some(mut guard) = lock() else {
         return false;

@@ -124,8 +124,8 @@ impl Ended {
         (self.gating == Gating::Engine).then_some("the windows were left to TensorRT-LLM")
     }
 
-    /// Returns the windows that the user requested. A window of steady iterations was requested without
-    /// iteration numbers, so the iterations that it captured are returned.
+    /// Returns the windows that the user requested. A window of steady iterations (iterations of similar duration) was
+    /// requested without iteration numbers, so the iterations that it captured are returned.
     fn asked(&self) -> &[IterationRange] {
         let captured = self.schedule.captured().first();
         match captured.filter(|_| self.settings.windows.is_steady()) {

@@ -29,7 +29,7 @@ pub fn is_capturing() -> bool {
 }
 
 /// Counts `what` (a call, or a function that the rule names) in the calling thread's slot. Called for calls that the
-/// assembly code of the stubs has not counted. Returns true if the count now exceeds the limit, so that the thread has
+/// assembly code of the hooks has not counted. Returns true if the count now exceeds the limit, so that the thread has
 /// to report the call to the session. Returns false if the thread has no slot.
 pub fn count(what: Counted) -> bool {
     slot().is_some_and(|slot| {

@@ -314,9 +314,10 @@ impl SessionState {
         }
     }
 
-    /// Returns true if nothing has to be done when the process reaches `point`: no window opens or closes, the rank
-    /// need not be looked up, no record begins, and no profiler has to be started or stopped. Also returns true if the
-    /// process does not use CUDA, because no window opens then.
+    /// Returns true if nothing has to be done when the process reaches `point`: no window opens or closes, no NVTX
+    /// range is made for an iteration, the rank need not be looked up, no record begins, and no profiler has to be
+    /// started or stopped. Also returns true if the process neither uses CUDA nor has loaded the driver itself, because
+    /// no window opens then.
     pub(crate) fn has_nothing_at(&self, point: Point) -> bool {
         let has_none = !self.follows_each
             && !self.schedule.has_edge_at(point)

@@ -35,9 +35,9 @@ pub(crate) const LOOP_THREADS: usize = MAIN_THREAD + 1;
 /// The most threads with an event loop that are sampled at a time.
 pub(crate) const MAX_LOOPS: usize = 2;
 const PLACES: usize = LOOP_THREADS + MAX_LOOPS;
-/// The share of descriptors that all files except those of the followed threads leave to the host, as a divisor. With
-/// 4, the host keeps the last quarter of the descriptors that the process may have (`RLIMIT_NOFILE`). A file that gets
-/// one of these descriptors is closed again.
+/// The part of the descriptors that is left to the host, as a divisor. Files of other threads than the followed ones
+/// may not use this part. With 4, it is the last quarter of the descriptors that the process may have
+/// (`RLIMIT_NOFILE`). A file that gets one of these descriptors is closed again.
 const PART_OF_HOST: u64 = 4;
 /// Number of descriptors that the files of the followed threads leave to the host.
 const MIN_OF_HOST: u64 = 16;

@@ -18,8 +18,8 @@ const MAX_FRAMES: usize = 1 << 16;
 const MAX_WRITTEN: u32 = 1 << 19;
 /// The most frames without callers that a table writes in the same period, in addition to [`MAX_WRITTEN`] frames.
 const MAX_WITHOUT_CALLERS: u32 = 1 << 16;
-/// Number of ids in each of the two halves of the range of frame ids. The ids of a half are reused when the record
-/// has overwritten all windows (recorded intervals) in which they occurred.
+/// The frame ids are divided into two halves. Each half has this number of ids. They are reused when the record has
+/// overwritten all windows (recorded intervals) in which they occurred.
 const IDS_PER_HALF: u32 = 1 << 23;
 
 lifecycle::global! {

@@ -1,6 +1,6 @@
-//! Samples the stacks of threads that make steps, or launch GPU work for steps, while a window is open
-//! (`TLLMPROF_STACKS`), and before the first window if its start is automatic: a program that ends before has samples
-//! in its latest iterations.
+//! Samples the stacks of threads that make steps, or launch GPU work for steps, while a window (a recorded interval) is
+//! open (`TLLMPROF_STACKS`). If the library itself decides when the first window opens, it also samples before that
+//! window. So the latest iterations of a program that ends earlier have samples, too.
 //!
 //! ```text
 //! iteration begins ──▶ followed ◀── sampler ──▶ frames ──▶ the record

@@ -55,8 +55,8 @@ struct OtherTask {
     /// The process that has started the task; `None` for threads, and for processes that the profiled process itself
     /// has started.
     parent: Option<TaskId>,
-    /// If a followed thread waits for the end of this task or of an ancestor of it: the id of the process that the
-    /// thread waits for.
+    /// The id of the process that a followed thread waits for, if this task is that process or a descendant of it;
+    /// otherwise `None`.
     awaited: Option<i32>,
 }
 
@@ -84,8 +84,8 @@ pub(crate) struct SelectedTask {
     /// True if the task used a processor for at least half of the time since the previous sample of a wait.
     was_busy: bool,
     has_run: bool,
-    /// If a followed thread waits for the end of this task or of an ancestor of it: the id of the process that the
-    /// thread waits for.
+    /// The id of the process that a followed thread waits for, if this task is that process or a descendant of it;
+    /// otherwise `None`.
     awaited: Option<i32>,
 }
 
@@ -359,7 +359,7 @@ impl OtherTask {
 
 impl SelectedTask {
     /// Returns the event about the task, which is written at the end of a sample. Its field `is_awaited` is false.
-    /// [`Self::event_for`] sets it for a thread that waits for the end of this task or of an ancestor of it.
+    /// [`Self::event_for`] sets it to true for a thread that waits until this task, or an ancestor of it, ends.
     pub(crate) fn event(&self) -> What {
         let now = self.files.id.processor_time();
         let ran = self.was_busy || now.is_some_and(|now| now > self.used);

@@ -29,7 +29,7 @@ const SLOW_ITERATIONS: (u64, u64) = (3, 8);
 /// The number of iterations that the second part (with kernels) has before [`KernelPart::within`] may end it.
 const LEAST_WITH_KERNELS: u64 = 2;
 /// The duration after which the window's first part (without kernels) ends in any case, once it has at least 3
-/// iterations. The part lasts so long if it consists mostly of pauses, which hardly count towards its length.
+/// iterations. The part lasts that long only if it consists mostly of pauses, which hardly count towards its length.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// The part of a window in which kernels are recorded.

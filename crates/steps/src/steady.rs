@@ -7,11 +7,10 @@
 //! begin close together, several short steps and a long one follow each other. If steps take over 0.3 s, three steps
 //! that agree are enough.
 //!
-//! Only the program's own work counts, and only steps that count can end the search. A step in which a stream is
-//! captured does not count, and earlier steps are not compared with later ones, because the program may do other work
-//! after the capture than before it. Batches without requests do not count. Steps in which the program waited for
-//! requests do not count either. The library recognizes such a step because the program reported the wait, or because
-//! the step took over ten times as long as usual.
+//! Some steps do not count, and cannot end the search. A step in which a stream is captured does not count, and the
+//! steps before it are discarded, because the program may do other work after the capture than before it. Steps of
+//! batches without requests do not count. Steps in which the program waited for requests do not count either. Such a
+//! step is recognized because the program reported the wait, or because the step took over ten times as long as usual.
 
 use core::fmt;
 use core::time::Duration;

@@ -15,8 +15,8 @@ use crate::source::{Source, open};
 /// The folder in which Linux distributions install debug files.
 pub const DEBUG_ROOT: &str = "/usr/lib/debug";
 
-/// Finds the debug file of `file`: below the folder `root`, in the folder of `path`, or in that folder's subfolder
-/// `.debug`. `path` is the path of `file`, and `elf` its headers.
+/// Finds the debug file of `file`: below the folder `root`, in the folder of `path`, or in the subfolder `.debug` of
+/// the folder of `path`. `path` is the path of `file`, and `elf` its headers.
 pub(crate) fn find(
     path: &Path,
     file: &File,

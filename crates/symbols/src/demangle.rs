@@ -137,8 +137,8 @@ mod tests {
 
     #[test]
     fn a_name_that_says_too_much_is_not_demangled() {
-        // Each argument is a pair of two copies of the argument before it, so the last one is 2^n times as long as
-        // the first.
+        // Each argument is a pair of two copies of the argument before it, so each is about twice as long as the one
+        // before.
         let mut name = String::from("_Z1f1A");
         name.push_str("St4pairIS_S_E");
         for step in 0..40 {

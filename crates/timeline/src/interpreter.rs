@@ -69,10 +69,10 @@ impl Interpreter {
         Ok(new)
     }
 
-    /// Passes the items of the record to `each`, in the order of the record. If the record has layers, a kernel is held
-    /// back until its thread has recorded another kernel, or the [`What::KernelNode`] that belongs to this kernel, or
-    /// until the end of the record. The kernel's scope (the module of the model that launched it) depends on the node.
-    /// So a kernel may come after items that follow it in the record.
+    /// Passes the items of the record to `each`, in the order of the record. If the record has layers, each kernel is
+    /// held back until one of these follows: another kernel of the same thread, the [`What::KernelNode`] of the kernel,
+    /// or the end of the record. The kernel's scope (the module of the model that launched it) depends on the node. So
+    /// a kernel may come after items that follow it in the record.
     ///
     /// # Errors
     /// Returns an error if the record cannot be read.

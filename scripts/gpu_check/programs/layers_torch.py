@@ -36,7 +36,7 @@ def build():
     family, more = KINDS[KIND]
     config = getattr(transformers, family + "Config")(num_hidden_layers=LAYERS, **TOKENS, **more)
     if "num_local_experts" in more:
-        # This implementation of experts has shapes that do not depend on the routing, as a capture requires.
+        # In this implementation of experts, tensor shapes do not depend on the routing. A stream capture requires this.
         config._experts_implementation = "grouped_mm"
     torch.set_default_dtype(torch.bfloat16)
     with torch.device(DEVICE):

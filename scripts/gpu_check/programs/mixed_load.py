@@ -16,7 +16,7 @@ URL, SECONDS = sys.argv[1], float(sys.argv[2])
 # For each phase: its duration in seconds, the number of requests at the same time, and the tokens of a prompt and the
 # new tokens of a request. A phase without requests is a pause.
 PHASES = ((20, 24, 60, 128), (8, 64, 900, 16), (10, 1, 20, 200), (12, 0, 0, 0), (15, 48, 300, 64), (5, 0, 0, 0))
-# Token numbers that the tokenizers of all models have that engines/drivers/mkmodel.py makes.
+# Token numbers that exist in the tokenizer of each model that engines/drivers/mkmodel.py makes.
 TOKENS = range(10, 500)
 
 

@@ -36,7 +36,7 @@ def configuration(name, **other):
         given["layer_types"] = ["full_attention"] * given["num_hidden_layers"]
     made = getattr(transformers, family + "Config")(**given)
     # Unless `MOE_EXPERTS` names another implementation of experts, uses one whose tensor shapes do not depend on the
-    # routing, as a capture requires.
+    # routing. A stream capture requires this.
     made._experts_implementation = os.environ.get("MOE_EXPERTS", "grouped_mm")
     return getattr(transformers, family + "ForCausalLM"), made
 
@@ -74,7 +74,7 @@ def ids_of(result, top_k):
 
 
 class Steps:
-    """Marks the program's steps: launches a CUDA graph at the begin of each, and the library counts these launches.
+    """Marks the program's steps: launches a CUDA graph at the start of each, and the library counts these launches.
     The graph contains `work`, or almost nothing without `work`. Without a GPU, the stand-in's graph is launched,
     and `work` runs outside it."""
 

@@ -1,4 +1,4 @@
-"""mark(n): makes a mark at the begin of the program's iteration n. mark(RESET): makes a mark at which the program's
+"""mark(n): makes a mark at the start of the program's iteration n. mark(RESET): makes a mark at which the program's
 count starts again.
 
 If TRUTH_TIMES names a file, the file gets a JSON list with the time of each mark since the last RESET, in ns of

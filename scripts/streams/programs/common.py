@@ -1,4 +1,4 @@
-"""Defines what the programs share: marks at the begin of their iterations, and small models with random weights."""
+"""Defines what the programs share: marks at the start of their iterations, and small models with random weights."""
 import ctypes
 import itertools
 import os

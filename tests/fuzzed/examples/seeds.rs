@@ -100,7 +100,7 @@ fn exports(folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Adds at least one row to each table of the export that [`exports`] itself leaves empty.
+/// Adds rows to an export. Afterwards, each table that was still empty has at least one row.
 fn facts(export: &mut Export, of: i64) {
     let wait = export.string("cudaStreamSynchronize_v3020");
     export.call(of, wait, [1900, 1950]);

@@ -2,8 +2,8 @@
 //! panics if the code under test violates a property that must hold for any input.
 //!
 //! `scripts/fuzz` runs the targets under cargo-fuzz for a given time. `tests/replay.rs` runs the seeds
-//! (`fuzz/corpus/seeds`) and a fixed number of changed seeds. The platform layer's reader of loaded modules takes
-//! addresses instead of files, so its own crate tests it (`elf/damaged.rs`).
+//! (`fuzz/corpus/seeds`) and a fixed number of changed seeds. The reader of loaded modules, in the crate `platform`,
+//! takes addresses instead of files. It is tested in that crate (`elf/damaged.rs`).
 
 #![forbid(unsafe_code)]
 

@@ -25,7 +25,8 @@ from py_ctypes import Driver
 # Three kinds of gates: Mixtral's gate returns the chosen experts, and Llama 4's gate returns their scores. Jamba's gate
 # returns plain logits, and the block around the gate chooses the experts from them.
 CLASSES = {"mixtral": "MixtralTopKRouter", "llama4": "Llama4Router", "jamba": "JambaSparseMoeBlock"}
-# For each layer, a pair: the gate's logits, and the chosen experts. A layer that `disobeys` chooses by other logits.
+# For each layer, a pair: the gate's logits, and the chosen experts. With the program's argument `disobeys`, some layers
+# choose by other logits.
 chose = []
 
 

@@ -129,8 +129,8 @@ fn waiters() {
     });
 }
 
-/// A test program whose thread waits for a child made with `CLONE_VFORK`. So the thread is in uninterruptible sleep
-/// until the child ends, at the end of standard input.
+/// A test program whose thread waits for a child made with `CLONE_VFORK`. The child ends when standard input ends.
+/// Until then, the thread is in uninterruptible sleep.
 #[test]
 #[ignore = "the program that other tests start"]
 fn lender() {

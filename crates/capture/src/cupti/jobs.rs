@@ -386,8 +386,8 @@ fn release() {
 /// driver). This means that some calls bypass the gate, for example calls from a library that was opened with
 /// `RTLD_DEEPBIND`. Such a call may be in the driver now.
 fn is_passed_by(calls: u64) -> bool {
-    /// Number of calls by which CUPTI's count may exceed 17/16 of the gate's count. There are two harmless causes of an
-    /// excess: calls that were active when CUPTI was enabled, and calls that CUPTI counts several times.
+    /// Number of calls by which CUPTI's count may exceed 17/16 of the gate's count. CUPTI's count may be higher for two
+    /// harmless reasons: calls that were active when CUPTI was enabled, and calls that CUPTI counts several times.
     const CALL_TOLERANCE: u64 = 16;
     let [on, off] = PASSES
         .each_ref()

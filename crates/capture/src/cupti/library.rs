@@ -291,8 +291,8 @@ pub(crate) mod made {
     }
 
     /// # Safety
-    /// `buffer` must contain `valid` bytes of records. `record` must point to null, or to the pointer that the last
-    /// call for the same buffer wrote there.
+    /// `buffer` must contain `valid` bytes of records. `record` must point to a null pointer, or to the pointer that
+    /// the last call for the same buffer wrote there.
     unsafe extern "C" fn next_record(
         buffer: *mut u8,
         valid: usize,

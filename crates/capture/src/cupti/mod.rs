@@ -11,8 +11,8 @@
 //! [gate](tllmprof_platform::gate), which can hold back calls of the driver, ensures this. If the gate cannot ensure
 //! it, CUPTI is only disabled, with a warning. If another profiler already uses CUPTI, that profiler keeps it.
 //!
-//! Usually the thread that switches windows uses the [`plan`], which decides the next action. A thread that calls
-//! CUPTI for another profiler and the thread that ends the process use it, too, so it is behind a lock (`PLAN`). The
+//! The [`plan`] decides the next action. Usually the thread that switches windows uses it. A thread that calls CUPTI
+//! for another profiler and the thread that ends the process use the plan, too, so a lock (`PLAN`) guards it. The
 //! [`jobs`] run on the worker thread. [`presence`] is the state of CUPTI in the driver, and [`attempt`] is the state of
 //! a request to the worker. These three states are separate types that can be tested without CUPTI.
 

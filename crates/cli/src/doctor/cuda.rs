@@ -6,7 +6,7 @@ use super::search::{Closure, Loaded};
 const DRIVER: &str = "libcuda.so";
 const RUNTIME: &str = "libcudart.so";
 
-/// Adds findings to `section` on how the program reaches CUDA, as far as the libraries that the program loads show it.
+/// Adds findings to `section` on how the program reaches CUDA. They are based on the libraries that the program loads.
 pub(crate) fn describe(section: &mut Section, closure: &Closure) {
     let runtime = closure.find(RUNTIME);
     if let Some(runtime) = runtime {

@@ -41,8 +41,8 @@ pub(crate) fn describe(section: &mut Section) {
     preloaded(section);
 }
 
-/// Reports each setting that prevents the recording of kernels which the user requested. Kernels are recorded only into
-/// a record. `tllmprof run` sets the path of the record itself, so a missing path is only a problem without `tllmprof
+/// If the user requested kernels, reports each setting that prevents their recording. Kernels are recorded only into a
+/// record. `tllmprof run` sets the path of the record itself, so a missing path is only a problem without `tllmprof
 /// run`.
 fn kernels(section: &mut Section, settings: &Settings) {
     if settings.kernels.is_none() {

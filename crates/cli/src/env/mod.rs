@@ -180,8 +180,8 @@ impl EnvArguments {
         Ok(Some(folder))
     }
 
-    /// Returns the path of the library on this machine. The path is empty for the format `k8s`, which does not contain
-    /// it, unless the user named a program to check.
+    /// Returns the path of the library on this machine. The format `k8s` does not use this path, so the path is then
+    /// empty, unless the user named a program to check.
     fn library(&self) -> Result<PathBuf> {
         if self.format == EnvFormat::K8s && self.command.is_empty() {
             return Ok(PathBuf::new());

@@ -88,9 +88,9 @@ impl StuckCause {
         Self::new(VerdictKind::Deadlock, text)
     }
 
-    /// Adds to the text the host function that a thread of the CUDA driver runs, if there is such a thread and the rank
-    /// waits for the GPU or may do so. A main thread that is not known to sleep in a system call may wait for the GPU
-    /// in a loop.
+    /// Adds to the text the host function that a thread of the CUDA driver runs, if there is one. Does this only if the
+    /// rank waits for the GPU or may wait for it: a main thread that is not known to sleep in a system call may wait in
+    /// a loop.
     fn with_host_function(mut self, rank: &RankState) -> Self {
         let may_wait = matches!(
             self.kind,

@@ -95,7 +95,7 @@ pub(super) fn running() -> Vec<ProcessRing> {
 /// Returns the ring file of a process, which holds its latest steps and collectives.
 ///
 /// # Errors
-/// The process does not exist, has no ring file, or what it has mapped or its ring file cannot be read.
+/// The process does not exist or has no ring file, or its mappings or its ring file cannot be read.
 pub(super) fn of_process(pid: u64) -> Result<ProcessRing> {
     if let Err(error) = fs::metadata(format!("/proc/{pid}")) {
         match error.kind() {

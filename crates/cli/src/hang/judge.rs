@@ -15,7 +15,8 @@ use super::wording::{is_or_are, last_of, names};
 /// while no step or collective begins or ends.
 pub(crate) const LEAST_QUIET_NS: u64 = 3_000_000_000;
 /// Minimum time, in nanoseconds, for which a rank that waits for the GPU must have been quiet before the ranks are
-/// called stuck, if no rank is late. A shorter wait may be a long prefill.
+/// called stuck. This limit is for ranks that have all entered the same collectives. A shorter wait may be a long
+/// prefill.
 const LONGEST_PREFILL_NS: u64 = 10_000_000_000;
 /// Minimum time for which a rank that waits for the GPU must have been quiet before the ranks are called stuck, as a
 /// multiple of the longest recent step. The longer of this time and [`LONGEST_PREFILL_NS`] applies.
@@ -262,7 +263,7 @@ fn device_fault(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     ))
 }
 
-/// Returns the verdict on a group of ranks all of whose processes have ended.
+/// Returns the verdict on a group of ranks whose processes have all ended.
 fn judge_gone(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     if part.iter().all(|index| ranks[*index].ring.has_ended) {
         let text = "all processes have ended by themselves".to_owned();

@@ -41,8 +41,8 @@ pub(crate) use watch::StuckWatch;
 /// Time between the two readings of each process's threads and of its ring file, which holds the latest steps and
 /// collectives. Ranks are not stuck if a step or collective begins or ends in this time.
 const BETWEEN: Duration = Duration::from_secs(1);
-/// Time between the two readings in [`stuck_times`]. At least one ring file has then not changed for
-/// [`judge::LEAST_QUIET_NS`], so the readings mainly have to show if threads use the processor.
+/// Time between the two readings in [`stuck_times`]. It is short because at least one ring file has already been
+/// unchanged for [`judge::LEAST_QUIET_NS`]. So the readings mainly have to show if threads use the processor.
 const BETWEEN_IF_QUIET: Duration = Duration::from_millis(100);
 
 #[derive(clap::Args)]
@@ -293,8 +293,8 @@ fn is_elsewhere(ring: &Ring) -> bool {
 }
 
 /// Returns true if the process that wrote this ring file is known to have ended. The ring file must be of this machine
-/// and boot. The ring file itself may say that the process has ended. Otherwise the process id in it can be looked up
-/// only if the process ran on a host with the name of this one, because containers have process ids of their own.
+/// and boot. The ring file itself may say that the process has ended. Otherwise the process id in the file is looked
+/// up, but only if the file also names this host: containers have process ids of their own.
 fn has_gone(ring: &Ring) -> bool {
     let pid = u64::from(ring.pid);
     let is_of_this_host = || rustix::system::uname().nodename().to_bytes() == ring.host.as_bytes();
@@ -323,8 +323,8 @@ impl FirstReading {
     }
 
     /// Returns true if a debugger or tracer has held the process since this reading. `state` is the letter of the
-    /// process's state now. A tracer such as `strace` stops a process often, but lets it go on at once, so the main
-    /// thread must not have used the processor either.
+    /// process's state now. A tracer such as `strace` stops a process often, but only briefly. So the process counts as
+    /// held only if its main thread has also used no processor time.
     fn is_held(&self, pid: u64, state: char) -> bool {
         let main = u32::try_from(pid).unwrap_or(0);
         self.state == Some('t')
@@ -333,8 +333,8 @@ impl FirstReading {
     }
 }
 
-/// Reads the state of a process, and reads its ring file (its latest steps and collectives) again. `before` is what
-/// [`read_twice`] read of the process at first.
+/// Reads the state of a process, and reads its ring file (its latest steps and collectives) again. `before` is the
+/// first reading of the process by [`read_twice`].
 fn look(found: &ProcessRing, before: Option<&FirstReading>, symbols: &Symbols) -> RankState {
     let ring = found.again();
     let is_here = ring.boot == boot();

@@ -201,9 +201,9 @@ fn system_calls(pid: u64, before: &CpuTimes) -> BTreeMap<u32, SystemCallState> {
 }
 
 /// Reads the threads of a process into `rank`, and the stacks of its main thread and of the threads for which the main
-/// thread waits. If the main thread waits for the GPU, or is not known to sleep in a system call and so may wait in a
-/// loop, also reads the stacks of the CUDA driver's threads. `before` is the processor time of each thread when the
-/// process was first read. If the process's memory cannot be read, returns the reason.
+/// thread waits. Also reads the stacks of the CUDA driver's threads if the main thread waits for the GPU or may do so
+/// in a loop, that is, if it is not known to sleep in a system call. `before` is the processor time of each thread when
+/// the process was first read. If the process's memory cannot be read, returns the reason.
 pub(crate) fn look(
     pid: u64,
     before: &CpuTimes,

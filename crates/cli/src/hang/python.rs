@@ -12,7 +12,7 @@ const MAX_THREADS: usize = 4096;
 const MAX_FRAMES: usize = 4096;
 /// Maximum number of characters that are read of a Python name.
 const MAX_CHARACTERS: usize = 4096;
-/// Upper limit of the number of bytes from the field that names the holder of a GIL to the end of the GIL's condition
+/// Upper limit of the distance, in bytes, from the field with a GIL's holder to the end of the GIL's condition
 /// variables and mutexes.
 const GIL_BYTES: u64 = 256;
 /// Offset of the kernel's thread id in the structure to which `pthread_self` points (glibc on x86-64).

@@ -8,9 +8,8 @@ use super::device_fault::DeviceFault;
 use super::latest;
 
 /// Maximum time, in nanoseconds, between a device fault and the stop of a rank (the last begin or end of a step or
-/// collective). A fault that occurred earlier than this time before the stop is not the reason for the stop. A fault
-/// that names no process is also not the reason if it occurred later than this time after the stop. A fault may come
-/// shortly after the stop, because the clocks of the kernel log and of the ring files may differ a bit.
+/// collective). A fault that came earlier is not the reason for the stop. For a fault that names no process, the same
+/// limit applies after the stop: the clocks of the kernel log and of the ring files may differ a bit.
 const MAX_TIME_TO_STOP_NS: u64 = 10_000_000_000;
 
 /// The state of a rank, that is, of a process of a distributed run.

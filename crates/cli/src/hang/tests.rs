@@ -338,7 +338,7 @@ fn a_rank_that_a_debugger_holds_is_named_with_the_debugger() {
     assert_eq!(text, "rank 3 is held by a debugger or tracer (process 77)");
     ranks[3].tracer = None;
     assert!(judged(&ranks).3.ends_with("or tracer"));
-    // A tracer that lets the rank go on does not hold it.
+    // A tracer that lets the rank continue does not hold it.
     ranks[3].ring.steps_begun += 1;
     assert_eq!(judged(&ranks).1, VerdictKind::Moves);
 }

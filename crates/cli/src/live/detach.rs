@@ -45,8 +45,8 @@ pub(crate) fn run(arguments: &DetachArguments) -> Result<ExitCode> {
 }
 
 /// Returns those processes of the only engine from which the library can be detached. With `tops`, only these processes
-/// and their descendants count. Some of the returned processes do not listen on a control socket yet, because none of
-/// their CUDA calls was intercepted.
+/// and their descendants count. The result also has processes that do not listen on a control socket yet, because none
+/// of their CUDA calls was intercepted.
 fn attached(tops: &[u64]) -> Result<Vec<u64>> {
     let here = sockets::all_here();
     let knows = |pid: u64| here.iter().any(|process| process.status.pid == pid);

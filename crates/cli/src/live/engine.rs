@@ -188,7 +188,8 @@ impl Processes {
 
 /// Selects the processes of one engine that drive the GPU. These processes are recognized by the titles that engines
 /// give to them. If no process has such a title, selects each process that uses at least half as much processor time as
-/// the busiest one. The time is that used during [`MEASURED`], or since the start of the process if no process is busy.
+/// the busiest one. The processor time during [`MEASURED`] is compared. If no process is busy then, the time since each
+/// process started is compared.
 fn chosen(all: Vec<Driver>) -> Vec<Driver> {
     let titles: Vec<_> = all.iter().map(|driver| driver.title.as_str()).collect();
     let named = tllmprof_engines::drivers(&titles);

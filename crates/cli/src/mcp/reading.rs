@@ -120,8 +120,8 @@ pub(crate) fn finding(asked: &Finding, shared: &mut Shared) -> Result<String> {
     answer::list(without_claims(finding), asked.page, finding.claims.iter())
 }
 
-/// Returns a finding as JSON, without its list `claims` of the times that the finding explains. If a single finding
-/// is requested, the answer has that list as its rows.
+/// Returns a finding as JSON, without `claims`, its list of the times that the finding explains. If a single finding is
+/// requested, this list becomes the rows of the answer.
 fn without_claims(finding: &tllmprof_report::Finding) -> Map<String, Value> {
     let mut json = match serde_json::to_value(finding) {
         Ok(Value::Object(json)) => json,

@@ -119,8 +119,8 @@ impl Sampler {
             .and_then(|()| self.orders.set_read_timeout(Some(self.finish_timeout)))
             .and_then(|()| self.orders.read_to_string(&mut said));
         // SAFETY: as long as the child has not been waited for, its process id is not used again. `supervised::run`
-        // waits for any child; if it has already waited for this one, the first call here fails. The second call
-        // returns at once, because a killed child that hangs in the driver may not end for a long time.
+        // waits for any child; if it has already waited for this one, the first `waitpid` fails. The second `waitpid`
+        // does not block, because a killed child that hangs in the driver may not end for a long time.
         unsafe {
             let status = std::ptr::null_mut();
             if libc::waitpid(self.number, status, libc::WNOHANG) == 0 && answered.is_err() {

@@ -22,11 +22,10 @@ use crate::output;
 
 /// Interval between samples of the GPUs. NVML supports no shorter interval for its performance counters (GPM).
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Maximum size, in bytes, of the record if the user did not ask for GPU metrics. The interval between samples grows as
-/// the record fills.
+/// Maximum size, in bytes, of the record in a run without `--gpu-metrics`, in which only the state of the GPUs is
+/// sampled. The interval between samples grows as the record fills.
 const STATE_LIMIT: u64 = 64 << 20;
-/// Number of first rounds of sampling. Each of these rounds searches for the run's processes and examines all of their
-/// threads.
+/// Number of rounds at the start of the sampling that search for the run's processes and examine all of their threads.
 const FIRST_ROUNDS: u64 = 10;
 /// After the first rounds ([`FIRST_ROUNDS`]), only one in this number of rounds searches for the run's processes.
 const SEARCH_ROUNDS: u64 = 50;

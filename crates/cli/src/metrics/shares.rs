@@ -107,8 +107,7 @@ fn owners(
     is_host: bool,
     is_ours: impl Fn(u32) -> bool,
 ) -> Vec<(u32, GpuOwner, Option<u8>)> {
-    // If one of the process ids that the driver lists is that of a process of the run, the driver uses the ids of this
-    // PID namespace.
+    // If the driver lists the process id of any process of the run, the driver uses the ids of this PID namespace.
     let is_known = is_host || listed.iter().any(|(pid, _)| is_ours(*pid));
     let owner = |pid| match is_known {
         true if is_ours(pid) => GpuOwner::Run,

@@ -138,8 +138,8 @@ fn every_page_says_the_same_figures() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Each figure with a source must have a row in [`TABLE`], with its date and a link to the heading in the history of
-/// measurements that describes its measurement.
+/// Each figure with a source must have a row in [`TABLE`], with its date and a link to the section of the history that
+/// describes the measurement.
 #[test]
 fn every_figure_has_its_measurement() {
     let history = anchors(&fs::read_to_string(root().join(HISTORY)).unwrap());

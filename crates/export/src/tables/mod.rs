@@ -77,8 +77,8 @@ impl Partition {
 }
 
 /// Returns a value in a form that can be part of a path. All ASCII characters except letters, digits, `-`, `_` and `.`
-/// are replaced by `%` and the two hexadecimal digits of their code, because some of them have a meaning in paths or in
-/// path patterns. As with Hive, other characters are not replaced. Spark and DuckDB decode the result.
+/// are replaced by `%` and the two hexadecimal digits of their code. Some of them have a meaning in paths or in path
+/// patterns. As with Hive, other characters are not replaced. Spark and DuckDB decode the result.
 fn hive(value: &str) -> String {
     /// Maximum length of a host or run name, in bytes. Together with the prefix `host=`, such a name still fits into a
     /// file name.

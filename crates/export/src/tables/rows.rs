@@ -12,7 +12,7 @@ use super::columns::Cell;
 use super::schema::{ColumnKind, Field, TABLES, Which};
 use crate::record::Record;
 
-/// The texts that cells refer to by index. Each map contains the index in `all` for one kind of text.
+/// The texts that cells refer to by index. Each map contains the indices in `all` of the texts of one kind.
 #[derive(Default)]
 pub(crate) struct Texts {
     pub all: Vec<ByteArray>,

@@ -41,8 +41,8 @@ pub(crate) const HOSTILE: [&str; 6] = [
 /// Maximum length of a name in a record, in bytes.
 pub(crate) const LONGEST: usize = 4096;
 
-/// The arrows that an export must contain, each as two times on the first machine. An arrow leads from the start of a
-/// launch, or of an earlier kernel of the same launch, to the start of a kernel.
+/// The arrows that an export must contain, each as two times on the first machine's clock. An arrow leads from the
+/// start of a launch, or of an earlier kernel of the same launch, to the start of a kernel.
 pub(crate) const FLOWS: [(u64, u64); 3] = [
     (2_100 * US, 2_200 * US + 1),
     (2_160 * US, 2_400 * US + 1),
@@ -383,7 +383,7 @@ fn nested(scene: &mut Scene, (tid, track): (u32, &str)) {
 }
 
 /// Adds calls that failed, were cut short by the end of a window (a recorded interval), or were made during a stream
-/// capture. The record contains no name for their row in the table of calls.
+/// capture. All are calls of a CUDA function whose name is missing in the record.
 fn odd_calls(scene: &mut Scene, (tid, track): (u32, &str)) {
     type Change = fn(&mut Event);
     let changes: [(&str, bool, Change); 3] = [

@@ -222,10 +222,9 @@ unsafe extern "C" fn slow() {
     )
 }
 
-/// Runs when a call returns whose end the library must see: the call returns to a return stub, which jumps here. Calls
-/// a Rust function, and then returns to the caller. `x16` holds the stub's index in [`AWAITED`], and `x30` holds the
-/// address at which the caller continues. The handler preserves every register that carries a result or that a call
-/// must preserve.
+/// A return stub jumps here when a call returns, if the library must see the end of that call. Calls a Rust function,
+/// and then returns to the caller. `x16` holds the stub's index in [`AWAITED`], and `x30` holds the address at which
+/// the caller continues. The handler preserves every register that carries a result or that a call must preserve.
 #[unsafe(naked)]
 unsafe extern "C" fn returned() {
     naked_asm!(

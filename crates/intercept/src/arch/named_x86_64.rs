@@ -259,9 +259,9 @@ ways! {
     scope: crate::named::scope_begins;
 }
 
-/// Runs when a call returns whose end the library must see: the call returns to a return stub, which jumps here. Calls
-/// a Rust function, and then returns to the caller. The stack holds the stub's index in [`AWAITED`] and the address at
-/// which the caller continues. The handler preserves every register that carries a result or that a call must preserve.
+/// A return stub jumps here when a call returns, if the library must see the end of that call. Calls a Rust function,
+/// and then returns to the caller. The stack holds the stub's index in [`AWAITED`] and the address at which the caller
+/// continues. The handler preserves every register that carries a result or that a call must preserve.
 #[unsafe(naked)]
 unsafe extern "C" fn returned() {
     naked_asm!(

@@ -70,8 +70,8 @@ pub(crate) struct NamedRules {
     pub unsearched: Unsearched,
     /// The error, if the memory mappings could not be read: then no module was searched.
     pub unreadable: Option<Unreadable>,
-    /// Number of functions that have matched a scope rule so far (GPU work is attributed to their calls). The field
-    /// below counts the searches for such functions, one for each module and rule.
+    /// Number of functions that have matched a scope rule so far (GPU work is attributed to their calls).
+    /// `searched_for_scopes` is the number of searches for such functions: one for each module and rule.
     pub matched_scopes: usize,
     pub searched_for_scopes: usize,
     /// Number of functions that match the scope rules (rules that name functions to which GPU work is attributed), if
@@ -260,9 +260,9 @@ impl NamedRules {
     }
 
     /// Forgets the functions and patches of modules that are no longer loaded: `listed`, the loader's list, does not
-    /// contain them. Also forgets the functions of a module whose patched entries contain other code. This code may be
-    /// that of another instance of the module, or a patched entry that someone has changed. In the latter case the old
-    /// jump may come back. So trampolines are freed only if no module is loaded at the place of their module.
+    /// contain them. Also forgets the functions of a module if a patched entry contains other code. This code may be
+    /// that of another instance of the module. Or a debugger may have changed the patched entry, and may restore the
+    /// jump later. So trampolines are freed only if no module is loaded at the place of their module.
     pub(crate) fn forget(&mut self, listed: &[ListedModule]) {
         let mut gone = Vec::new();
         self.loaded.retain(|known| {

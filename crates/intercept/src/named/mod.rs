@@ -139,8 +139,8 @@ fn follow_scopes(functions: &[NativeFunctions]) {
     }
 }
 
-/// Searches for a known inference engine whose step is a native function. If one is loaded, this function becomes the
-/// step rule (the rule that defines a step).
+/// Searches for a known inference engine whose step is a native function. If one is loaded, the engine's function
+/// becomes the step rule (the rule that defines a step).
 fn seek_engine() {
     if SEEKS_ENGINE.load(Ordering::Acquire)
         && let Some(found) = engines::find()
@@ -185,9 +185,9 @@ fn look_at(changes: u64) {
     }
 }
 
-/// Returns true if modules must be watched although there are no rules yet. This is so if an inference engine is still
-/// sought, if another part of the library must be called after modules were loaded or unloaded, or if the library was
-/// attached to a running process.
+/// Returns true if modules must be watched although there are no rules yet. There are three such cases: an inference
+/// engine is still sought, another part of the library must be called after modules were loaded or unloaded, or the
+/// library was attached to a running process.
 fn follows_nothing_yet() -> bool {
     SEEKS_ENGINE.load(Ordering::Relaxed) || has_watcher() || crate::attached::is_on()
 }
@@ -232,8 +232,8 @@ fn may_await_end(from: usize) -> bool {
     may == Some(true)
 }
 
-/// Runs in the child after a fork. If another thread of the parent held the lock of [`FOLLOWED`], the child has no
-/// such thread, and the search that it began is never finished. Then the child searches no further modules.
+/// Runs in the child after a fork. If another thread of the parent held the lock of [`FOLLOWED`], that thread does not
+/// exist in the child, and its search is never finished. Then the child searches no further modules.
 fn in_child(_: &OnlyThread) {
     if LOOKING.swap(0, Ordering::Relaxed) != 0 {
         ARE_WATCHED.store(false, Ordering::Relaxed);

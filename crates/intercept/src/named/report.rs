@@ -64,8 +64,8 @@ pub(super) fn found_scopes(functions: &[NamedFunction]) {
     }
 }
 
-/// The functions that a scope rule names, but to whose calls GPU work cannot be attributed, with the reasons. Prints
-/// the first [`MAX_LISTED`] functions and the number of the others.
+/// The functions that a scope rule names but that cannot be scopes (GPU work cannot be attributed to their calls), with
+/// the reasons. Prints the first [`MAX_LISTED`] functions and the number of the others.
 struct Refused<'a>(&'a [(&'a NamedFunction, PatchRefusal)]);
 
 impl fmt::Display for Refused<'_> {

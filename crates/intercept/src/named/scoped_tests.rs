@@ -131,8 +131,8 @@ fn a_call_that_is_no_scope_goes_on() {
         let stub = pool::return_stub(RETURNS + 5);
         assert_eq!(place.load(Ordering::Relaxed), stub);
         // The return address is now that of a return stub. If the function of the first scope ends in a jump to another
-        // scope function, the second scope finds this address as its return address. It must use the same stub. So must
-        // an iteration that ends with the call.
+        // scope function, the second scope finds this address as its return address. The second scope must then use the
+        // same stub, and so must an iteration that ends with the call.
         assert_eq!(ends::await_scope(&place), Some(RETURNS + 5));
         ends::await_end(&place, 9);
         assert_eq!(place.into_inner(), stub);

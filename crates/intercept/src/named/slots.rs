@@ -56,10 +56,10 @@ pub(super) fn lead_to_stubs(
     count
 }
 
-/// Returns the address that calls through the slot reach, if it is that of `function` and the slot may be patched. For
-/// an IFUNC, this is the address of the variant that its resolver selects. Returns `None` if the slot belongs to
-/// another function, already holds a stub's address, is not relocated yet, or may hold the function's address for the
-/// program to compare.
+/// Returns the address that calls through the slot reach, if the slot leads to `function` and may be patched. For an
+/// IFUNC, this is the address of the variant that its resolver selects. Returns `None` in four cases: the slot belongs
+/// to another function, already holds a stub's address, is not relocated yet, or may hold the function's address for
+/// the program to compare.
 fn real(
     module: &ElfModule,
     slot: &Slot<'_>,

@@ -239,10 +239,10 @@ fn wants_ranges() -> bool {
 /// library uses no extensions, so it only calls the other tool. Returns a number other than 0 if the module got a tool,
 /// else 0.
 ///
-/// A program may call `nvtxDomainIsEnabled` before it opens ranges, to check for a tool, as NVIDIA's Python package
-/// does. If no tool answers this query, the result of this function is the answer. Another tool's function for
-/// extensions determines the result, if there is one. The result is 1 if the other tool has no such function, or if
-/// there is no other tool and ranges are counted or recorded.
+/// The result is also the answer to a query. A program may call `nvtxDomainIsEnabled` before it opens ranges, to check
+/// for a tool, as NVIDIA's Python package does. If there is another tool, its function for extensions determines the
+/// result. The result is 1 if the tool has no such function. If there is no other tool, the result is 1 if ranges are
+/// counted or recorded.
 ///
 /// # Safety
 /// Called only by NVTX, as in `nvtxExtInit.h`.

@@ -13,9 +13,10 @@ use std::path::Path;
 use tllmprof_platform::elf::{self, ElfModule};
 use tllmprof_platform::resolve;
 
-/// Returns the function to which the variable called `name` plus `ending` points, in the module that contains
-/// `address`. Returns null if there is no such variable. If the variable points to this library, returns the function
-/// `name` of the variable's own module instead, or null if that module does not export it.
+/// Returns the function to which an NVTX variable points. The variable's name is `name` followed by `ending`. It is the
+/// variable that the module around `address` uses. Returns null if there is no such variable. If the variable points to
+/// this library, returns the function `name` of the module in which the variable lies, or null if that module does not
+/// export it.
 pub(crate) fn function(address: usize, name: &CStr, ending: &str) -> *mut c_void {
     find(address, name, ending).unwrap_or(core::ptr::null_mut())
 }

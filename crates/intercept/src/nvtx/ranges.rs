@@ -38,8 +38,8 @@ lifecycle::global! {
     #[fork(keep = "what was given out stays valid")]
     static NEXT_OWN: AtomicU64 = AtomicU64::new(1);
 }
-/// The address of this byte is the handle of every registered string that matches the step rule, if neither another
-/// tool nor [`super::kept`] issues a handle for the string.
+/// The address of this byte serves as the handle of all registered strings that match the step rule and that get no
+/// handle from another tool or from [`super::kept`].
 static MATCHING_STRING: u8 = 0;
 
 /// The rule for the NVTX ranges that the process counts as steps.

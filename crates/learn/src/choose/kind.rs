@@ -33,10 +33,10 @@ impl Scratch {
                 .filter(|c| (!reads(like) || reads(c)) && (!clean || c.short == 0));
             kind.map(|c| c.count).max().unwrap_or(0)
         };
-        // The number of occurrences that a call site seems to have too many or too few. Missing occurrences are counted
-        // in full by comparison with the sites without short intervals. Any other site may have more occurrences only
-        // because some are surplus. By comparison with it, at most one more than the number of long intervals is
-        // counted, because the long intervals are where an occurrence may be missing.
+        // A penalty for occurrences that seem surplus or missing. A short interval points to a surplus occurrence. The
+        // comparison with sites without short intervals shows how many occurrences are missing. A site with short
+        // intervals may have more occurrences only because some of its own are surplus. So the comparison with such a
+        // site counts at most one missing occurrence for each long interval, and one more.
         let amiss = |c: &Candidate| {
             let missed = most(c, true).saturating_sub(c.count);
             let more = most(c, false).saturating_sub(c.count);

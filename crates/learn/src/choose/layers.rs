@@ -85,8 +85,8 @@ impl Scratch {
             .then(|| (ending.mean().max(beginning.mean()), others.mean()))
     }
 
-    /// Returns true if `chosen` may be a layer of a model with so many layers that the history holds only a
-    /// few passes over all layers.
+    /// Returns true if `chosen` may be a layer of a model. If a model has many layers, the history holds only a few
+    /// passes over all layers, too few to recognize the layers by them.
     pub(super) fn may_be_layer(&self, found: usize, chosen: &Candidate) -> bool {
         let layers = |c: &Candidate| self.passes(chosen, c).is_some();
         chosen.is_busy()

@@ -23,8 +23,8 @@ const LARGE_FACTOR: u32 = 4;
 /// requests that arrive at random, whose unevenness reached 740 in measurements. In speculative decoding, the number of
 /// inner intervals varies with the number of drafted tokens, whose unevenness stays below this limit.
 const MAX_UNEVENNESS: u64 = 600;
-/// Maximum number of inner intervals that are taken for equal parts of one iteration by their number or work alone.
-/// With more intervals, the host's pauses must show that they are parts (see `parts.rs`).
+/// Maximum number of inner intervals that are taken for equal parts of one iteration if only their number or their work
+/// suggests this. With more intervals, the host's pauses must show that they are parts (see `parts.rs`).
 pub(super) const MAX_PARTS_BY_COUNT: u32 = 4;
 
 /// Maximum number of passes (stretches between two occurrences of the outer call site) for which the numbers of inner
@@ -166,8 +166,8 @@ impl Works {
         self.at_outer += u64::from(pass.at_outer);
     }
 
-    /// Returns the excess work of the intervals in which the outer call site occurs, beyond the mean excess work of as
-    /// many intervals of `inner`.
+    /// Returns the excess work of the intervals in which the outer call site occurs. The excess work that the same
+    /// number of average intervals of `inner` would have is subtracted.
     fn explained(&self, inner: &Candidate) -> u64 {
         let usual = self.deviations * self.passes / u64::from(inner.count).max(1);
         self.at_outer.saturating_sub(usual)
@@ -367,7 +367,8 @@ impl Scratch {
 
     /// Returns true if `outer` occurs at almost each occurrence of `inner`, so that `outer` is no loop around `inner`:
     /// the median work between two occurrences of `outer` is less than 1.5 times the mean work between two occurrences
-    /// of `inner`. If `outer` has far fewer occurrences, then it began later or stopped earlier.
+    /// of `inner`. The numbers of occurrences are not compared, because `outer` may have begun later or stopped
+    /// earlier.
     fn at_each(&self, outer: &Candidate, inner: &Candidate) -> bool {
         u64::from(outer.median) * 10 < u64::from(self.mean(inner)) * 15
     }

@@ -6,8 +6,8 @@
 //! same part. If successive pauses are grouped by another number than `k`, this is not so. The parts of a step may
 //! differ in work (an embedding precedes the first part) if they differ in the same way in each step.
 //!
-//! The work alone can distinguish only a few parts, such as micro-batches: the optimizer runs after the last one. With
-//! more parts, the work could also be that of a loop in which, say, each ninth step does more.
+//! The work by itself can distinguish only a few parts, such as micro-batches: the optimizer runs after the last one.
+//! With more parts, the work could also be that of a loop in which, say, each ninth step does more.
 
 use super::candidates::Occurrences;
 use super::outer::MAX_PARTS_BY_COUNT;
@@ -30,7 +30,7 @@ const MIN_AGREEING: usize = 60;
 /// limit is strict because the history is examined dozens of times, each time for up to 31 numbers of parts.
 const IMPROBABLE: u32 = 20 * 256;
 /// Number of successive steps in which each part must have exactly the same work as in the step before. This condition
-/// applies if the parts are recognized by their work alone.
+/// applies if the parts are recognized only by their work.
 const MIN_REPEATS: usize = 12;
 /// Minimum [`evidence`] for suspecting that a step has several parts. The learner then waits for more steps before it
 /// relies on the call site.

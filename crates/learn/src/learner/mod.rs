@@ -58,8 +58,7 @@ pub struct Learner {
     confirmed: u64,
     /// True if the rule for iterations has held for long enough to count as reliable.
     understood: bool,
-    /// Work of a new loop in launches, from the new loop's beginning until the learner noticed that the loop of the
-    /// last rule had ended.
+    /// Work, in launches, that a new loop did before the learner noticed that the loop of the last rule had ended.
     unseen: u32,
     /// Value of `closed` (the number of closed iterations) at the time when the rule became reliable or was last put in
     /// doubt.

@@ -115,9 +115,8 @@ impl Learner {
         }
     }
 
-    /// Called when a stream capture begins. The thread's work since its last entry was the warm-up for the
-    /// capture, so most of it is left out of the history. One launch is kept, so that the wait that follows
-    /// it is recorded, too.
+    /// Called when a stream capture begins. The thread's work since its last entry was the warm-up for the capture, so
+    /// most of it is left out of the history. One launch is kept, so that the wait after this launch is recorded, too.
     pub(super) fn leave_out_warm_up(&mut self, trails: &Trails, thread: u32) {
         let own = slot(thread);
         let fresh = self.fresh(trails, own);

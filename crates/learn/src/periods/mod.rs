@@ -67,8 +67,8 @@ pub enum Launches {
 #[derive(Debug)]
 pub(crate) struct Periods {
     contexts: [[Recurrence; WAYS]; SETS],
-    /// Number of low bits of the key of a context (a launch with the launches before it) that must be zero for the
-    /// context to be stored. Other contexts are not stored, to save room.
+    /// Contexts (a launch with the launches before it) are stored only if this number of low bits of their keys are
+    /// zero, to save room.
     sampled: u32,
     /// Number of contexts (a launch with the launches before it) lost for lack of room since the last check (see
     /// `LOSSES_COUNTED_EVERY`).

@@ -9,11 +9,11 @@ use crate::trail::{DEPTH, ThreadLaunches, Trails};
 const ENDS_OF_LAYER: u32 = 3;
 /// Intervals are nearly equal if their work differs by at most the usual interval's work divided by this number.
 const NEAR: u32 = 4;
-/// Minimum share of the work, in thousandths, by which other intervals exceed the usual interval
-/// ([`Recurrence::interval`]). With a smaller share, no outer loop is needed to explain the difference.
+/// If the work by which other intervals exceed the usual interval ([`Recurrence::interval`]) is less than this share of
+/// all work, in thousandths, no outer loop is needed to explain it.
 const EXPLAINED: u64 = 60;
-/// Maximum share of the work, in thousandths, by which other intervals may exceed the usual interval
-/// ([`Recurrence::interval`]). With a larger share, the usual intervals are not most of the work.
+/// If the work by which other intervals exceed the usual interval ([`Recurrence::interval`]) is more than this share of
+/// all work, in thousandths, the usual intervals are not most of the work.
 const UNCOVERED: u64 = 250;
 /// Minimum number of launches that a model makes outside its layers: in its first and last kernels.
 const ENDS: u32 = 4;

@@ -264,9 +264,9 @@ fn branch(bytes: &[u8], target: usize) -> Option<InstructionKind> {
 
 /// The position of a function's return address on the stack, as far as the examined code shows it.
 struct ReturnAddress {
-    /// Distance in bytes from the stack pointer up to the return address. `None` after the first branch, return, or call
-    /// to a fixed address, and after an instruction whose first operand is the stack pointer, except `add` and `sub` of a
-    /// constant.
+    /// Distance in bytes from the stack pointer up to the return address. It is `None` after the first branch, return,
+    /// or call to a fixed address. It is also `None` after an instruction that has the stack pointer as its first
+    /// operand, unless it adds or subtracts a constant.
     above_stack_pointer: Option<i64>,
     /// Distance in bytes from `rbp` up to the return address; `None` if `rbp` is not the frame pointer.
     above_frame_pointer: Option<i64>,

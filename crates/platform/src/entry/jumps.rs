@@ -20,8 +20,8 @@ lifecycle::global! {
     /// that has no jump.
     #[fork(keep = "as the code")]
     static UNSEEN: AtomicU64 = AtomicU64::new(0);
-    /// A set of calls, one bit each: those whose functions all had jumps when the command had written jumps `ROUNDS`
-    /// times (a round is one such pass).
+    /// A set of calls, one bit each: the calls whose functions all had jumps after round number `ROUNDS`. In a round,
+    /// the `tllmprof` command writes jumps.
     #[fork(keep = "as the code")]
     static SEEN: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "as the code")]

@@ -1,5 +1,5 @@
-//! The assembly code of the gates in front of the driver's functions, for AArch64 (AAPCS64, little endian).
-//! `x86_64.rs` explains it.
+//! The assembly code of the gates in front of the driver's functions, for AArch64 (AAPCS64, little endian). `x86_64.rs`
+//! explains the code.
 //!
 //! A stub passes its [`Gate`] in `x16`. Before the code calls the driver's function, it changes only registers that
 //! any call may change. Its stack frame begins with the saved `x29` and `x30`, so the frame is part of the chain of

@@ -22,8 +22,8 @@ impl Drop for Closed {
 }
 
 /// Closes the gates and waits until no thread is in the driver. If a thread is still in the driver after `patience`,
-/// opens the gates and returns `None`, because that thread may be waiting for work of another thread, which waits at a
-/// gate. Also returns `None` if the kernel does not support the barrier that this needs.
+/// opens the gates and returns `None`: that thread may be waiting for a thread that waits at a gate. Also returns
+/// `None` if the kernel does not support the barrier that this needs.
 pub fn close(patience: Duration) -> Option<Closed> {
     CLOSED.store(SHUT, Ordering::SeqCst);
     let closed = Closed(());

@@ -109,8 +109,8 @@ pub fn forget_new() {
     NEW.store(0, Ordering::Relaxed);
 }
 
-/// Returns true if no slot was redirected within the last `time`. A call that began through a slot's old value has
-/// not passed a gate (code that counts calls), so it is not counted, and may still be in progress for some time.
+/// Returns true if no slot was redirected within the last `time`. A call through a slot's old value has not passed a
+/// gate (code that counts calls). So it is not counted, and may still be in progress for some time.
 pub fn have_settled(time: Duration) -> bool {
     let new = NEW.load(Ordering::Relaxed);
     new == 0 || u128::from(now().saturating_sub(new)) >= time.as_nanos()

@@ -195,8 +195,9 @@ pub fn is_profiler(address: usize) -> bool {
         .is_some_and(|soname| NAMES.iter().any(|name| soname.starts_with(name)))
 }
 
-/// Returns the function that the program gets in place of `real`, for functions that have no [`Call`]. The result is a
-/// gate (code that counts the call) if `real` is a driver function that needs a current context, otherwise `real`.
+/// Returns the function that the program gets in place of `real`. Used for functions that are not in the table of calls
+/// ([`Call`]). The result is a gate (code that counts the call) if `real` is a driver function that needs a current
+/// context, otherwise `real`.
 pub fn stand_in(real: *mut c_void, name: &CStr) -> *mut c_void {
     let is_drivers = || {
         elf::containing(real.addr()).is_some_and(|module| module.soname() == Some(c"libcuda.so.1"))
@@ -275,9 +276,9 @@ fn noted(gate: &Gate, frame: usize) -> usize {
     };
     let flight = record.flight();
     if flight > frame {
-        // This call is nested in a call that is already counted, so it is not counted again. If the
-        // outer call was left by a jump (`longjmp`), the thread counts as in the driver until it
-        // makes a call from a stack frame at the same or a higher address.
+        // This call is nested in a call that is already counted, so it is not counted again. If the outer call was left
+        // by a jump (`longjmp`), the thread still counts as in the driver. That ends when the thread makes a call from
+        // a stack frame at the same or a higher address.
         return 0;
     }
     if flight != frame {

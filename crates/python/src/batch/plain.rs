@@ -120,8 +120,8 @@ impl<'py> Elements<'py> {
         found.ok_or(Refused::NoItem)
     }
 
-    /// Returns the first index in `from..to` whose element may be 0, or `to` if there is none. Only lists are
-    /// searched; for a tuple, returns `from`.
+    /// Returns the first index in `from..to` whose element is 0 or not exactly an int. Returns `to` if there is none.
+    /// Only lists are searched; for a tuple, returns `from`.
     pub(crate) fn skip_others(&self, from: isize, to: isize, ints: &Ints) -> isize {
         match self.kind {
             ContainerKind::List => ints

@@ -76,9 +76,9 @@ fn is_function_of<'py>(
     (is_its && (has_whole || is_named(code, &globals, first, target))).then_some(())
 }
 
-/// Returns true if a code object with only a plain name is the requested function's. This is so if its module, or the
-/// class of the call's first argument, has this code under the requested name. It is also so if the requested name has
-/// no dot and the module does not have it.
+/// Returns true if a code object with only a plain name belongs to the requested function. It does if its module, or
+/// the class of the call's first argument, has this code under the requested name. It also does if the requested name
+/// has no dot and the module lacks that name.
 fn is_named<'py>(
     code: &Object<'py>,
     globals: &Object<'py>,

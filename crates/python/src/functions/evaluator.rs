@@ -140,8 +140,8 @@ pub(crate) fn put_again(py: Python<'_>) {
 }
 
 /// Installs our evaluator in the calling thread's interpreter. If another tool's evaluator is installed there, leaves
-/// it and records a problem. Returns `None` if the evaluator cannot be read and set: in 3.8, this is also so if
-/// another tool's evaluator is installed.
+/// it and records a problem. Returns `None` if the evaluator cannot be read and set. In Python 3.8, this is also the
+/// case if another tool's evaluator is installed.
 fn put(py: Python<'_>) -> Option<()> {
     if late::is_off() {
         return Some(());
@@ -619,9 +619,10 @@ unsafe fn with_frame(frame: Raw, act: impl FnOnce(&Thread, &InterpreterFrame<'_>
     })
 }
 
-/// Records that a call begins or resumes. Returns false if it records nothing, so that no end must be recorded either.
-/// This is so if the evaluation of the frame runs none of the function's code (it only creates a generator, or ends a
-/// new one), or if the code object was a candidate and turns out not to belong to a requested function.
+/// Records that a call begins or resumes. Returns false if it records nothing. Then the caller must not record an end
+/// either. Nothing is recorded if the evaluation of the frame runs none of the function's code (it only creates a
+/// generator, or ends a new one). The same holds if the code object was a candidate and turns out not to belong to a
+/// requested function.
 fn enters<'py>(
     thread: &Thread,
     frame: &InterpreterFrame<'py>,

@@ -180,8 +180,8 @@ pub(crate) fn remove_one(py: Python<'_>, code: usize) {
     }
 }
 
-/// Removes those marks of the calling thread's interpreter for which `is_meant` returns true, and releases their
-/// references. The argument of `is_meant` is the receiver of the calls of the mark's code object.
+/// Removes each mark of the calling thread's interpreter if `is_meant` returns true for the mark's receiver of calls.
+/// Also releases the references of these marks.
 pub(crate) fn remove(py: Python<'_>, is_meant: impl Fn(Watch) -> bool) {
     let number = py.interpreter();
     let mut gone = Vec::new();

@@ -4,8 +4,8 @@
 //!   table in `marked`.
 //! - `monitoring` (CPython 3.12 and later) and `evaluator` (3.8 to 3.11) report the calls of the code objects in this
 //!   table.
-//! - `crate::spans` stores the calls that a thread is in, and passes each call to the receiver that the mark of its
-//!   code object names.
+//! - `crate::spans` stores the calls that a thread is in, and passes each call to the receiver that the code object's
+//!   mark names.
 
 mod candidates;
 mod code;

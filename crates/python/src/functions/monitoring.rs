@@ -273,8 +273,9 @@ pub(crate) fn forget(interpreter: i64) {
     }
 }
 
-/// Records a problem if our tool number is no longer ours, or if our events were disabled. It is not checked if our
-/// callbacks are still registered: a check would have to register them again, which other audit hooks would notice.
+/// Records a problem if another tool now has our tool number, or if our events were disabled. Does not check if our
+/// callbacks are still registered: such a check would have to register them again, which other audit hooks would
+/// notice.
 pub(crate) fn check(py: Python<'_>) -> Option<()> {
     let tool = known(py)??;
     let monitoring = Monitoring::new(py)?;

@@ -78,8 +78,8 @@ pub(crate) fn were_checked() -> bool {
     WERE_CHECKED.load(Ordering::Relaxed)
 }
 
-/// Returns true if the code object is no replacement of the function of `target`: it is marked for this function, or
-/// for another requested function.
+/// Returns true if the code object does not replace the function of `target`: it is marked for this function, or for
+/// another requested function.
 fn is_its(code: &Object<'_>, target: &Target) -> bool {
     let function = marked::find(code.addr()).and_then(Mark::function);
     // If the code object is marked for another requested function, the user has requested one function by two names.

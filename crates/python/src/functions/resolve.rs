@@ -175,8 +175,8 @@ pub(crate) fn audited<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Opt
     }
 }
 
-/// Searches the code of a module, which is about to run, for the functions that are requested of this module. If the
-/// code contains a function with the name of another module's requested function, this function may become a candidate.
+/// Searches the code of a module, which is about to run, for the requested functions of this module. A function in this
+/// code may also have the same name as a requested function of another module. It may then become a candidate.
 fn runs(py: Python<'_>, code: &Object<'_>) -> Option<()> {
     if !code.is_code() || code.attr(c"co_name")?.as_text()? != "<module>" {
         return None;

@@ -109,8 +109,8 @@ enum KeptData {
     Nothing,
     /// Each call is recorded as a range.
     Calls,
-    /// Each call is recorded as a range, in which the engine waits for requests. The time of the call is not counted as
-    /// part of an iteration.
+    /// The engine waits for requests in these calls. Each call is recorded as a range. Its time is not counted as part
+    /// of an iteration.
     Waits,
     /// The engine polls for requests with these calls. All calls between two steps are recorded together, as one
     /// range.

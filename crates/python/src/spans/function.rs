@@ -138,8 +138,8 @@ impl RequestedFunction {
         }
     }
 
-    /// Called when the program has replaced the function with another one. The calls of that function count as this
-    /// function's calls from then on.
+    /// Called when the program has replaced the function with another one. From then on, calls of the replacement count
+    /// as this function's calls.
     pub(crate) fn is_replaced_now(&self) {
         self.is_replaced.store(true, Ordering::Relaxed);
     }
@@ -209,9 +209,9 @@ impl RequestedFunction {
         }
     }
 
-    /// Records that a call begins or resumes, like [`RequestedFunction::enters`], if the thread is inside too many
-    /// calls to store this one. The call gets no range, and [`RequestedFunction::leaves`] gets [`Entered::unkept`] for
-    /// it. If the call begins an iteration, this iteration lasts until the next one begins.
+    /// Records that a call begins or resumes, like [`RequestedFunction::enters`]. Used for a call that is not stored
+    /// because the thread is inside too many calls. The call gets no range, and [`RequestedFunction::leaves`] gets
+    /// [`Entered::unkept`] for it. If the call begins an iteration, this iteration lasts until the next one begins.
     pub(crate) fn enters_unkept(&'static self, py: Python<'_>, goes_on: bool) {
         self.begins(py, goes_on, true, &mut BatchFacts::default);
     }

@@ -132,8 +132,8 @@ impl Mark {
         self.code.get(py)
     }
 
-    /// Reports to the receiver that a call begins or resumes. If the call has a batch that is to be recorded, reads it
-    /// from the call's arguments, which `arguments` returns, and records it.
+    /// Reports to the receiver that a call begins or resumes. Also reads the call's batch and records it, if this batch
+    /// is to be recorded. `arguments` returns the call's arguments.
     pub(crate) fn enters<'py>(
         &self,
         py: Python<'py>,
@@ -189,8 +189,8 @@ impl Mark {
         }
     }
 
-    /// Reports to the receiver that a call begins or resumes, like [`Mark::enters`], if the thread is inside too many
-    /// calls to store this one. Only a requested function gets this report.
+    /// Reports to the receiver that a call begins or resumes, like [`Mark::enters`]. Used for a call that is not stored
+    /// because the thread is inside too many calls. Only a requested function gets this report.
     pub(crate) fn enters_unkept(&self, py: Python<'_>, goes_on: bool) {
         if let Watch::Function(function) = self.watch {
             function.enters_unkept(py, goes_on);

@@ -16,8 +16,8 @@ use super::snapshot::{Snapshot, word};
 const MAX_CODES: usize = 1 << 16;
 /// The most characters of a function's name and of a file's path. A longer text is not read.
 const MAX_CHARACTERS: usize = 4096;
-/// The most bytes that are recorded of a function's name (`MAX_NAME_BYTES`) and of the path of its file
-/// (`MAX_FILE_BYTES`). Name and path fit together into one string of the record.
+/// The most bytes that are recorded of a function's name (`MAX_NAME_BYTES`) and of its file's path (`MAX_FILE_BYTES`).
+/// Both together fit into one string of the record.
 const MAX_NAME_BYTES: usize = 300;
 const MAX_FILE_BYTES: usize = LONGEST - MAX_NAME_BYTES - 20;
 

@@ -204,8 +204,8 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Loads libpython as a program does that runs with tllmprof's library preloaded: the library is started first, and
-    /// looks for libpython after libpython was loaded. If [`LATE`] is set, the library instead comes last, after
+    /// Loads libpython in the same order as a program with tllmprof's library preloaded: the library is started first,
+    /// and looks for libpython after libpython was loaded. If [`LATE`] is set, the library comes last instead, after
     /// libpython was loaded and the interpreter was initialized.
     fn load(path: &Path) -> Self {
         let is_late = env::var_os(LATE).is_some();

@@ -35,8 +35,8 @@ fn it_is_come_into_and_left_again() {
 
 #[test]
 fn it_may_end_at_any_moment() {
-    // Between versions 3.9 and 3.12, CPython frees the states of threads that wait for the GIL while it ends, and these
-    // threads then read them (python/cpython#110052). The program's own daemon threads crash it in the same way.
+    // While CPython 3.9 to 3.12 ends, it frees the states of threads that wait for the GIL, and these threads then read
+    // the freed states (python/cpython#110052). The program's own daemon threads crash CPython in the same way.
     let why = "CPython 3.9 to 3.12 may crash if a thread waits for the GIL while it ends (python/cpython#110052)";
     in_each_but(9..=12, why, EVERYTHING, |host| {
         let mut longest = Duration::ZERO;

@@ -125,8 +125,8 @@ fn is(name: &str, function: &str) -> bool {
 }
 
 /// Samples the calling thread's stack like [`sample`], and checks the functions' shares of the samples
-/// ([`Seen::check`]). In a few of a thousand runs, a share exceeds its limit by chance alone. So if the check fails,
-/// the function takes samples once more, and checks all samples together.
+/// ([`Seen::check`]). In a few of a thousand runs, a share exceeds its limit by chance. So if the check fails, the
+/// function takes samples once more, and checks all samples together.
 #[track_caller]
 fn sample_and_check(ready: &Ready, act: impl Fn(), most_torn: f64) -> Seen {
     let mut seen = sample(ready, &act);

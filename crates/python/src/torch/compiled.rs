@@ -51,8 +51,8 @@ struct CompiledGraph {
     codes: Vec<(String, &'static GraphCode)>,
 }
 
-/// The functions that a compiled graph runs. Each has the scopes (modules, such as `model.layers.3.mlp`) to which the
-/// kernels that it launches belong.
+/// The functions that a compiled graph runs, each with the scopes (modules, such as `model.layers.3.mlp`) of the
+/// kernels that it launches.
 struct GraphCode(&'static [ScopedFunction]);
 
 struct ScopedFunction {

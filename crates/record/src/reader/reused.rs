@@ -1,6 +1,6 @@
-//! Reads records whose chunks were overwritten, because the record keeps only the latest iterations outside
-//! windows or only the latest windows. Sorts the chunks by time, and selects the events that the record
-//! keeps.
+//! Reads records whose chunks were overwritten, because the record keeps only the latest iterations outside windows or
+//! only the latest windows. Sorts the chunks by time, and selects the events that the record keeps. A window is a
+//! period in which events are recorded in detail. A chunk is a piece of the record's file.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use crate::event::{Event, LAST_LASTING, StringId, What};
 use crate::kinds::Edge;
 use crate::read_header::Header;
 
-/// An estimate of the time, in ticks, when a chunk was begun. Most events are written by their own thread when they
-/// end. The estimate is the end of the chunk's first such event. Other events, such as GPU times, are written later,
-/// and may be seconds older than the event before them. They determine the estimate only if the chunk has no event that
-/// its own thread wrote at the event's end.
+/// An estimate of the time, in ticks, when a chunk was begun. Most events are written by their own thread at the moment
+/// when they end. The end of the first such event is the estimate. Other events, such as GPU times, are written late,
+/// and may be seconds older than the event before them. They determine the estimate only in a chunk that has no event
+/// of the first sort.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ChunkBegin {
     /// No event that has a time has been found in the chunk so far.
@@ -58,8 +58,8 @@ const fn own_end(event: &Event) -> Option<u64> {
 /// The data about overwritten chunks that the first pass over a record collects.
 #[derive(Debug, Default)]
 pub(crate) struct Reused {
-    /// True if the record keeps the latest iterations outside windows. The record has an event that opens a window at
-    /// the oldest of them, so they are read like the iterations of a window.
+    /// True if the record keeps the latest iterations outside windows. In such a record, an event opens a window at the
+    /// oldest of these iterations, so they are read like the iterations of a window.
     has_flight: bool,
     /// The tick up to which windows have been dropped, if any have.
     dropped_until: Option<u64>,
@@ -125,11 +125,11 @@ impl Reused {
         self.chunks.iter().map(|(_, number)| *number).collect()
     }
 
-    /// Returns true if the second pass passes this entry on to the caller. The second pass leaves out strings (the
-    /// first pass has passed them on), events of dropped windows, and edges (openings and closings of windows) that the
-    /// first pass did not see: a running process may overwrite an edge with a later one. If the record keeps the latest
-    /// iterations outside windows, the second pass also leaves out the iterations, calls and similar events outside all
-    /// windows. These are older than the kept iterations, which count as a window.
+    /// Returns true if the second pass passes this entry on to the caller. It leaves out strings, which the first pass
+    /// has passed on, and events of dropped windows. It also leaves out edges (openings and closings of windows) that
+    /// the first pass did not see, because a running process may overwrite an edge with a later one. If the record
+    /// keeps the latest iterations outside windows, these count as a window. Older iterations, calls and similar events
+    /// outside all windows are then left out, too.
     pub(crate) fn is_kept(&mut self, entry: &Entry<'_>) -> bool {
         let Entry::Event { thread, event } = entry else {
             return false;
@@ -182,7 +182,7 @@ impl Reused {
     }
 }
 
-/// The key by which an edge (a window's opening or closing) is found: its tick, true for an opening, its
+/// The key by which an edge (a window's opening or closing) is found: its tick, a flag that is true for an opening, its
 /// thread and its iteration.
 type EdgeKey = (u64, bool, u32, u64);
 

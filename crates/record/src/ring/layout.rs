@@ -40,15 +40,15 @@ pub(super) struct StepPlace {
     pub(super) end_ns: AtomicU64,
 }
 
-/// An entry of the ring for one collective, send or receive, or for equal ones that were captured in a row. `order` is
-/// 1 plus the number of entries that were written before to the same array. It is 0 while the entry is being written,
-/// and is set last.
+/// An entry of the ring for one collective, send or receive. Equal calls that were captured into a graph one after
+/// another share one entry. `order` is 1 plus the number of entries that were written before to the same array. It is 0
+/// while the entry is being written, and is set last.
 #[repr(C)]
 pub(super) struct CollectivePlace {
     pub(super) order: AtomicU64,
     pub(super) communicator: AtomicU64,
     /// The sequence number of the call in the low 48 bits, then 8 bits for the data type and 8 bits for the operation.
-    /// Collectives are numbered in their communicator, and sends and receives for each other rank.
+    /// Each communicator numbers its collectives. Sends and receives are numbered separately for each other rank.
     pub(super) what: AtomicU64,
     pub(super) count: AtomicU64,
     pub(super) stream: AtomicU64,

@@ -143,8 +143,8 @@ impl RingBlock {
         store(&place.uncounted, 0);
         let index = self.index_of(place);
         for direction in &self.directions {
-            // Only the count is cleared, and the key stays. If the key were cleared, the entry would be free, and a
-            // search that begins before it would stop at it and not find an entry that was added after it.
+            // Only the count is cleared. The key stays, because an entry without a key counts as free, and a search
+            // ends at a free entry. A search for an entry that was added after this one would then fail.
             if DirectionPlace::communicator(relaxed(&direction.key)) == Some(index) {
                 store(&direction.count, 0);
             }

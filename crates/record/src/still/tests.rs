@@ -1,4 +1,5 @@
-//! Tests copies of records to which a process still writes while they are copied.
+//! Tests copies of records to which a process still writes while they are copied. A window is a period in which events
+//! are recorded in detail.
 
 use std::cell::RefCell;
 use std::ptr::NonNull;

@@ -1,4 +1,5 @@
-//! Generates records, together with the contents that a reader must find in them.
+//! Generates records, together with the contents that a reader must find in them. A chunk is a piece of a record's file
+//! that holds events.
 
 #![allow(dead_code)] // each test file uses only some of these items
 

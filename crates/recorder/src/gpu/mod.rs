@@ -15,9 +15,9 @@
 //! end of the wait. If the wait for such a span begins late, the GPU may have been idle before it, so the span's time
 //! is lost.
 //!
-//! When the program launches work or waits, the calling thread uses only the stream that the call names, and the
-//! streams into which no other thread has launched since this thread did. The reason is that other threads may do
-//! anything with their streams at the same time.
+//! This module runs on the thread that launches work or waits. There it uses only the stream that the call names, and
+//! the streams into which no other thread has launched since this thread did. The reason is that other threads may use
+//! their own streams at the same time in any way.
 //!
 //! [`streams`] stores the open span of each stream, from the window's opening until the last times are read after the
 //! window has closed ([`end`]). [`pool`] stores the events. A stream or context that the program destroys is
@@ -106,8 +106,8 @@ lifecycle::global! {
     #[fork(reset)]
     static USERS: AtomicU32 = AtomicU32::new(0);
 }
-/// The allowed host time per launch, in nanoseconds. If the host launches a span's work and starts to wait for it
-/// within this time per launch, the GPU cannot have been idle for long, so the span may be timed with the host's clock.
+/// The allowed host time per launch, in nanoseconds. If the host begins to wait for a span within this time per launch,
+/// the GPU cannot have been idle for long. The span may then be timed with the host's clock.
 const AT_ONCE_NS: f64 = 10_000.0;
 /// The maximum time to wait for other threads to finish their driver calls for GPU timing.
 const USERS_TIMEOUT: Duration = Duration::from_millis(50);
@@ -404,9 +404,9 @@ fn end_by_wait(stream: &Stream) -> bool {
     false
 }
 
-/// Returns true if the host starts to wait for a span soon after launching its work: `ns`, the nanoseconds since the
-/// span began, is at most [`AT_ONCE_NS`] for each launch and once more. The end of the wait is then close to the end of
-/// the span's work.
+/// Returns true if the host starts to wait for a span soon after launching its work. `ns` is the time in nanoseconds
+/// since the span began. The limit is [`AT_ONCE_NS`] times (number of launches + 1). Within this limit, the end of the
+/// wait is close to the end of the span's work.
 fn is_at_once(stream: &Stream, ns: f64) -> bool {
     ns <= f64::from(stream.launches() + 1) * AT_ONCE_NS
 }
@@ -515,9 +515,9 @@ fn end_contexts(driver: Driver, why: Why, ends: impl Fn(usize, Option<u8>) -> bo
     pool::end(driver, |context, device| ends(context, Some(device)));
 }
 
-/// Called when the window has closed and no more spans begin. Records a CUDA event after the last work of each
-/// stream. `capturing` is true if a stream capture is in progress: then no CUDA event is recorded. If a span has no
-/// event after its last work yet, its time is lost.
+/// Called when the window has closed and no more spans begin. Records a CUDA event after the last work of each stream.
+/// `capturing` is true if a stream capture is in progress. Then no CUDA event is recorded, and the time of a span is
+/// lost if it has no event after its last work yet.
 pub fn work_ends(capturing: bool) {
     between_iterations();
     if PHASE.state() != SamplingPhase::Timing {
@@ -534,8 +534,8 @@ pub fn work_ends(capturing: bool) {
 /// Reads the remaining times, without waiting for the GPU, and forgets the streams. Called after the window has
 /// closed, when the device is most likely idle.
 ///
-/// First waits for threads that may still be recording a CUDA event from before the window closed, because events may
-/// be reused from here on.
+/// First waits for threads that began to record a CUDA event before the window closed, because events may be reused
+/// from here on.
 pub fn end() {
     if !PHASE.state().is_open() {
         return;

@@ -1,4 +1,4 @@
-//! The phases of GPU timing in a process.
+//! The phases of GPU timing in a process. A window is a period in which events are recorded.
 //!
 //! | state     | `Opens`  | `Closes`  | `AllRead` | `GivesUp` |
 //! |-----------|----------|-----------|-----------|-----------|

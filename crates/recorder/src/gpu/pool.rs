@@ -1,4 +1,5 @@
-//! The CUDA events of each context, and the spans whose times have not been read yet.
+//! The CUDA events of each context, and the spans whose times have not been read yet. A span is the work of one stream
+//! in one iteration.
 //!
 //! The worker (a thread of the library) creates events when a window opens. They are reused in later windows until
 //! their context is destroyed. Creating, reading or destroying an event may take the driver a tenth of a second if
@@ -29,8 +30,8 @@ const MAX_PAIRS: usize = 1024;
 const PAIRS_AHEAD: usize = 512;
 /// The number of pairs of CUDA events that a thread of the program creates when no pair is free.
 const PAIRS_AT_A_TIME: usize = 8;
-/// The maximum number of spans whose times a call of the program reads in one go. It reads times only if many spans are
-/// unread or no pair of CUDA events is free.
+/// The maximum number of spans whose times are read in one call of the program. A call reads times only if many spans
+/// are unread or no pair of CUDA events is free.
 const SPANS_AT_A_TIME: usize = 16;
 /// The time limit for creating and reading CUDA events in a call of the program.
 const MAX_TIME_IN_CALL: Duration = Duration::from_micros(300);
@@ -38,8 +39,9 @@ const MAX_TIME_IN_CALL: Duration = Duration::from_micros(300);
 const MAX_TIME_AT_END: Duration = Duration::from_millis(10);
 /// The time limit for creating CUDA events in advance on the worker (a thread of the library).
 const MAX_TIME_AHEAD: Duration = Duration::from_millis(20);
-/// If creating two CUDA events takes this long, the driver counts as slow: other threads wait for it meanwhile. After
-/// the second slow creation in a context, no more events are created there ([`Supply`]).
+/// If creating two CUDA events takes at least this long, the driver counts as slow, because other threads that call the
+/// driver have to wait meanwhile. After the second slow creation in a context, no more events are created there
+/// ([`Supply`]).
 const SLOW_CREATION: Duration = Duration::from_millis(5);
 /// The maximum time that a thread waits for another thread that has locked a pool of CUDA events.
 const POOL_TIMEOUT: Duration = Duration::from_micros(200);

@@ -1,5 +1,5 @@
-//! Chooses the iterations whose GPU times are measured: all of them if the measurement takes at most 1/400 of a
-//! step's time, otherwise only some.
+//! Chooses the iterations whose GPU times are measured: all of them if the measurement takes at most 1/400 of a step's
+//! time, otherwise only some. A span is the work of one stream in one iteration.
 //!
 //! Iterations are measured in blocks of [`BLOCK`] consecutive iterations. One block in every N is measured, starting
 //! with the window's first. Single iterations would not be representative: work of one iteration may run in the next,

@@ -1,7 +1,7 @@
 //! The streams that a window's work is launched into, and the open span (the work in one iteration) of each.
 //!
-//! A thread that launches into a stream finds it without a lock. Only threads that begin or end a span take the
-//! lock on the stream's span. If another thread holds this lock, launches and waits of the program go on without it.
+//! A thread that launches into a stream finds it without a lock. Only threads that begin or end a span take the lock on
+//! the stream's span. If another thread holds this lock, a launch or a wait of the program does not wait for it.
 
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -22,9 +22,9 @@ const REACH: usize = 8;
 /// The number of launch counts that are remembered for each stream: one for each span of an iteration. If an iteration
 /// has more spans, they share the last count.
 const REMEMBERED: usize = 8;
-/// If a stream had at least this number of spans in its previous iteration, spans for which the host is expected to
-/// wait are timed with the host's clock ([`Open::goes_by_clock`]): a pair of CUDA events for each span would cost too
-/// much.
+/// If a stream had at least this number of spans in its previous iteration, a pair of CUDA events for each span would
+/// cost too much. Spans for which the host is expected to wait are then timed with the host's clock
+/// ([`Open::goes_by_clock`]).
 const TOO_MANY: usize = 4;
 /// The number of changes of the launching thread after which a stream counts as shared among threads. Each new span
 /// halves the number of changes counted so far, so a few changes in each span never reach this number.
@@ -111,7 +111,8 @@ pub(crate) struct Stream {
     /// launches of the latest earlier span that had the same index in its iteration. 0 if there was no such span, or
     /// if the open span is timed with the host's clock.
     expected: AtomicU32,
-    /// The number of the span's launches when its last CUDA event was last about to be recorded; 0 if it was not yet.
+    /// The number of the span's launches up to the moment when its last CUDA event was about to be recorded; 0 if that
+    /// has not happened yet. If that event is recorded several times, the latest moment counts.
     settled: AtomicU32,
     /// True if several threads launch into this stream in turn. Launches are then not counted one by one, because all
     /// threads would write to one cache line. Only the first launch after `settled` was stored increases `launches`,
@@ -153,10 +154,10 @@ pub(crate) struct Open {
     pub by_clock: bool,
     /// The index of this span among the spans of the stream in this iteration, at most `REMEMBERED - 1`.
     place: usize,
-    /// The number of launches in the latest span that had this index in its iteration, for each index.
+    /// For each index, the number of launches in the latest span that had this index in its iteration.
     counts: [u32; REMEMBERED],
-    /// Bit n is set if the host waited for the stream right after the launches of the latest span that had the index n
-    /// in its iteration.
+    /// Bit n stands for the spans with index n in their iterations. The bit is set if the host waited for the stream
+    /// right after the launches of the latest of these spans.
     waited: u8,
     /// The number of spans that the stream had in the latest earlier iteration in which it had any; at most
     /// [`REMEMBERED`].
@@ -406,8 +407,9 @@ impl Open {
     }
 
     /// Returns true if the iteration's next span is to be timed with the host's clock. This requires that the stream
-    /// had at least [`TOO_MANY`] spans in its previous iteration. It also requires two waits of the host: right after the
-    /// latest span of this iteration, and right after the span of an earlier iteration that has the next span's index.
+    /// had at least [`TOO_MANY`] spans in its previous iteration. It also requires two waits of the host: right after
+    /// the latest span of this iteration, and right after the span of an earlier iteration that has the next span's
+    /// index.
     pub(crate) fn goes_by_clock(&self, iteration: u64) -> bool {
         let place = self.next_place(iteration);
         let are_waited_for = |places: u8| self.waited & places == places;
@@ -428,8 +430,9 @@ pub(crate) fn stream_at(place: u8) -> &'static Stream {
 }
 
 fn places(key: StreamKey) -> impl Iterator<Item = &'static Stream> {
-    // The low half of the context is put into the high half of the word that [`spread`] multiplies. There it changes
-    // the high half of the product, which includes the bits that select the entry at which the search begins.
+    // [`spread`] multiplies the word and returns the high half of the product, whose upper bits select the first entry
+    // to search. The low half of the context is put into the high half of the word, where it changes that half of the
+    // product.
     let start = spread(key.name as u64 ^ (key.context as u64).rotate_left(32)) >> 16;
     (0..REACH).map(move |step| &ALL[(start + step) % STREAMS])
 }

@@ -1,4 +1,5 @@
-//! Tests of GPU times with a fake driver. They write into the record of the test process.
+//! Tests of GPU times with a fake driver. They write into the record of the test process. A span is the work of one
+//! stream in one iteration.
 
 mod untimed;
 
@@ -408,8 +409,9 @@ fn there_are_only_so_many_streams_and_those_that_have_nothing_open_make_room() {
     assert!(streams::open().next().is_none());
 }
 
-/// Launches two kernels and waits for them, `times` times. Returns the number of waits that ended a span
-/// timed with the host's clock. As far as the library is told, none of these waits begins late, so no span is lost.
+/// Launches two kernels and waits for them, `times` times. Returns the number of waits that ended a span timed with the
+/// host's clock. Each wait is reported as if it began before the launches, so no wait counts as late, and no span is
+/// lost.
 fn launch_and_wait(stream: StreamArgument, times: usize) -> usize {
     let mut by_clock = 0;
     for _ in 0..times {
@@ -472,7 +474,7 @@ fn a_span_by_the_hosts_clock_whose_wait_begins_late_is_lost() {
         for _ in 0..14 {
             launch(stream);
             if before_wait(Wait::Stream(stream)) {
-                // This wait begins a second after the launch, as far as the library is told.
+                // The test reports this wait as if it began a second after the launch.
                 let late = clock::ticks() + (1e9 * clock::ticks_per_ns()) as u64;
                 after_wait(stream, late, late);
                 by_clock += 1;

@@ -1,5 +1,5 @@
-//! Tests of a record that keeps only the latest windows. Each runs in the child of a fork, which has a record
-//! of its own.
+//! Tests of a record that keeps only the latest windows. Each runs in the child of a fork, which has a record of its
+//! own. A window is a period in which events are recorded.
 
 use std::path::Path;
 

@@ -313,8 +313,8 @@ fn write(writer: &Writer, text: &[u8], era: u32, place: Option<&TextEntry>) -> S
     let id = match (stays, keep::is_wanted()) {
         (true, _) if !lasting::has_room() => return NO_STRING,
         (false, true) => next_passing(),
-        // The new number is checked, too, because other threads may take the last number between this check and
-        // `fetch_add`.
+        // Another thread may take the last number between this check and `fetch_add`, so the new number is checked as
+        // well.
         _ if LAST.load(Ordering::Relaxed) < LAST_LASTING => {
             match LAST.fetch_add(1, Ordering::Relaxed) + 1 {
                 id if id <= LAST_LASTING => id,

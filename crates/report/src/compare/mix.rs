@@ -56,9 +56,9 @@ impl<'a> Mix<'a> {
     }
 }
 
-/// Returns the distance between the batches of two runs, from 0 to 1. It is the share of one run's iterations whose
-/// class would have to change, so that both runs have the same share of each class. Returns `None` if the distance is
-/// negligible or may be chance. `class` returns a batch's class.
+/// Returns the distance between the batches of two runs, from 0 to 1. It is the share of one run's iterations that
+/// would have to change their class to make the shares of all classes equal in both runs. Returns `None` if the
+/// distance is negligible or may be chance. `class` returns a batch's class.
 fn apart(sides: [&Mix<'_>; 2], class: impl Fn(&Batch) -> usize) -> Option<f64> {
     let mut classes: BTreeMap<usize, [f64; 2]> = BTreeMap::new();
     for (side, mix) in sides.iter().enumerate() {

@@ -104,12 +104,13 @@ fn cause_time(run: &Run<'_>, name: &str, wanted: &WantedCauses<'_>) -> Option<f6
 }
 
 impl Comparison {
-    /// Compares two sides that each have one or several runs. Each run is a list of processes. The rows of the tables
-    /// of kernels, layers and functions are chosen from one run of each side, the run with the median rate. The times
-    /// in these rows are geometric means over all runs of the side. If only some runs of a side have iterations, the
-    /// other runs are left out, and a note says so. The measures are those that both chosen runs have. If other runs do
-    /// not have a measure, a table or a row, they are left out of it, and a note says so. If one of the chosen runs
-    /// does not have a table, the table is empty.
+    /// Compares two sides that each have one or several runs. Each run is a list of processes. If only some runs of a
+    /// side have iterations, the other runs are left out.
+    ///
+    /// The rows of the tables of kernels, layers and functions are chosen from one run of each side, the run with the
+    /// median rate. The measures are those that both chosen runs have. The times in the rows are geometric means over
+    /// all runs of the side. A run that does not have a measure, a table or a row is left out of the means. If one of
+    /// the chosen runs does not have a table, the table is empty. Notes say which runs are left out.
     ///
     /// # Panics
     /// If a side has no run.

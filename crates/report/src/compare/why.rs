@@ -55,9 +55,9 @@ const MAX_OVERLAP: f64 = 1.02;
 /// explain. Otherwise, the kernel time is not divided by layer. The names of a group's layers differ only in numbers.
 const MIN_LAYER_SHARE: f64 = 0.5;
 
-/// Minimum ratio of the change of a group of layers to the largest change of a kernel, for the kernel time to be
-/// divided by layer. The names of a group's layers differ only in numbers. For a single layer that explains most of its
-/// group's change, the inverse of this ratio is enough.
+/// Minimum ratio of two changes, for the kernel time to be divided by layer: the change of the time of a group of
+/// layers, and the largest change of the time of a kernel. The names of a group's layers differ only in numbers. For a
+/// single layer that explains most of its group's change, the inverse of this ratio is enough.
 const CLEARLY_MORE: f64 = 1.25;
 
 /// Minimum share of the change of a group of layers, as a fraction, that a single layer of the group must explain to
@@ -240,8 +240,8 @@ fn kernels(runs: &WeightedRuns<'_>) -> KernelAmounts {
     all
 }
 
-/// Returns one list of a process's ledger: its rows, the causes without a row of their own, and the number of
-/// iterations that the list is based on.
+/// Returns the host's list or the GPU's list of a process's ledger: its rows, the causes without a row of their own,
+/// and the number of iterations that the list is based on.
 fn list(view: CauseView, process: &Process) -> (&[LedgerRow], &[LedgerRow], u64) {
     let ledger = &process.ledger;
     match view {

@@ -1,10 +1,10 @@
-//! Busy time of each GPU, in total and by iteration: the time in which at least one piece of work (a kernel, a copy
-//! or a memory set) runs.
+//! Busy time of each GPU, in total and by iteration: the time in which at least one piece of work (a kernel, a copy or
+//! a memory set) runs.
 //!
 //! Pieces of work arrive nearly in the order of their starts, but they must be counted exactly in that order. So the
 //! pieces with the latest starts, at least [`MIN_HELD_BACK`] of them, are held back and sorted until more pieces
-//! arrive. If a piece arrives after pieces that start later were counted, its part before the latest end of the counted
-//! pieces is lost.
+//! arrive. A piece may still arrive too late, after pieces with later starts were counted. Then its time before the
+//! latest end of the counted pieces is not counted.
 
 use std::collections::HashMap;
 

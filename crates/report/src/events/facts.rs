@@ -120,7 +120,7 @@ impl Software {
         let place = match number.checked_sub(1).map(u8::try_from) {
             None => self.gpus.len(),
             Some(Ok(device)) => usize::from(device),
-            // No event can refer to a GPU with such a number.
+            // The GPU's number is above 255. No event can refer to it.
             Some(Err(_)) => return,
         };
         if place >= self.gpus.len() {

@@ -40,8 +40,8 @@ pub(crate) struct GpuIdle {
 impl From<Gap<u64>> for GpuIdle {
     /// Returns the idle time of a gap between spans, which are labelled with the numbers of their iterations.
     fn from(gap: Gap<u64>) -> Self {
-        // The GPU times of only some iterations may have been measured. If the work before and after this idle time is
-        // of iterations in sequence, no work is missing between them.
+        // Only some iterations may have a measured GPU time. If the work before and the work after this idle time
+        // belong to the same iteration or to consecutive iterations, no unmeasured work lies between them.
         let is_measured = match (gap.before, gap.after) {
             (Some(before), Some(after)) => after <= before.saturating_add(1),
             _ => false,
@@ -160,7 +160,7 @@ mod tests {
                 duration,
             });
         }
-        // Between the iterations 3 and 7, others may not have been measured.
+        // Iterations 4 to 6 may have run, although their GPU times were not measured.
         let idle = [
             (0, 1, false),
             (3, 100, false),

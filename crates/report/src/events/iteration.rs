@@ -231,10 +231,9 @@ impl Iteration {
         self.used.map_or(0, |used| used.delayed.min(self.duration))
     }
 
-    /// Returns the part of [`Self::delayed`] that lies outside waits for the GPU, the GIL and requests, in
-    /// nanoseconds. It is the time for which the code outside these waits had no processor. If it is unknown how long
-    /// the thread ran during waits for the GPU, the code gets at least a share of the delay. That share is the share of
-    /// the code in the iteration's duration.
+    /// Returns the part of [`Self::delayed`] that lies outside waits for the GPU, the GIL and requests, in nanoseconds.
+    /// It is the time for which the code outside these waits had no processor. If no wait for the GPU was measured, the
+    /// result is at least a share of the delay: the share of this code in the iteration's duration.
     pub fn delayed_in_code(&self) -> u64 {
         let waits = self.wait.saturating_add(self.gil_wait);
         let waits = waits.saturating_add(self.idle).min(self.duration);

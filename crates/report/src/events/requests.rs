@@ -54,14 +54,14 @@ pub(crate) struct Candidates {
     /// Threads that gave work to the GPU at least once in the record.
     workers: HashSet<u32>,
     functions: Vec<(u32, Span)>,
-    /// Calls that wait for the GPU, although their thread has given it no work since an earlier wait: the thread, the
-    /// time span, and true if the earlier wait covers everything that the call waits for. If true, the thread's own
-    /// work had already ended when the call began.
+    /// Calls that wait for the GPU, although their thread has given it no work since an earlier wait. Each entry has
+    /// the thread, the time span, and a flag. The flag is true if the earlier wait covers everything that the call
+    /// waits for. Then the thread's own work had already ended when the call began.
     calls: Vec<(u32, Span, bool)>,
     /// For each thread, the end of its latest call.
     ended: HashMap<u32, u64>,
-    /// Threads, and the time spans between two consecutive calls of the thread that are long enough to be a sleep (see
-    /// [`may_be_sleep`]).
+    /// Time spans between two consecutive calls of a thread that are long enough to be a sleep (see [`may_be_sleep`]),
+    /// each with the thread.
     between: Vec<(u32, Span)>,
 }
 

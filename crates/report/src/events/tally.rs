@@ -84,8 +84,8 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Returns the time that a possible cause of slowness (such as a garbage collection) took from
-    /// iterations, in ticks. For a thread that holds the GIL, returns the whole time that it held the GIL.
+    /// Returns the time by which a possible cause of slowness, such as a garbage collection, delayed iterations, in
+    /// ticks. For a thread that holds the GIL, returns the whole time that it held the GIL.
     pub fn spent(&self, cause: Cause) -> u64 {
         let total = match cause {
             Cause::Gc(generation) => self.gc.get(usize::from(generation)),
@@ -222,9 +222,8 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Returns true if an event delays its thread for a reason that the report shows as a separate finding (a problem
-    /// with a name), such as a garbage collection. Such delays are not counted as effects of a preceding wait for the
-    /// GPU.
+    /// Returns true if an event delays its thread for a reason that has a finding of its own, such as a garbage
+    /// collection. Such delays are not counted as effects of a preceding wait for the GPU.
     fn holds(&self, thread: u32, event: &Event) -> bool {
         match event.what {
             What::Gc { .. } | What::GilWait => true,

@@ -15,9 +15,9 @@ const MAX_GAP: f64 = 0.25;
 /// sorted by number of launches. A new class begins if the growth exceeds both this limit and [`MAX_GAP`].
 const MAX_GAP_LAUNCHES: u32 = 2;
 
-/// Maximum relative difference, as a fraction, between the mean number of launches of a class's iterations with
-/// recorded kernels and the mean number of launches of its iterations without recorded kernels. If the difference is
-/// larger, the recorded kernels do not represent the class.
+/// Maximum relative difference between two mean numbers of launches of a class, as a fraction: that of the iterations
+/// with recorded kernels, and that of the iterations without. If the difference is larger, the recorded kernels do not
+/// represent the class.
 const MAX_LAUNCH_DIFFERENCE: f64 = 0.1;
 
 /// Inverse of the share of iterations that is ignored at each end of the list of iterations sorted by number of

@@ -21,11 +21,12 @@ pub(crate) enum ClaimRule {
     Host(&'static [LedgerKind]),
     /// Rows of GPU idle time during the given activities of the host.
     Idle(&'static [Claim]),
-    /// Rows of GPU idle time during the host's copies. If kernels were not recorded, the rows of copies in the host's
-    /// ledger instead, if these have the greater share of the time.
+    /// Rows of GPU idle time during the host's copies. Without recorded kernels, the rows of copies in the host's
+    /// ledger are claimed instead, if these have the greater share of the time.
     Copies,
-    /// The rows of copies in the host's ledger. If the loss by large copies is longer, the waits for the GPU in copies,
-    /// too, which contain the transfers to the host: together at most that loss.
+    /// The rows of copies in the host's ledger. If their time is shorter than the loss by large copies, also the rows
+    /// of waits for the GPU in copies, which contain the transfers to the host. All rows together claim at most that
+    /// loss.
     LongCopies,
     /// Rows of GPU idle time during the host code for which the GPU had to wait.
     Code,

@@ -15,12 +15,12 @@ use crate::numbers::units::{Count, Share, Time};
 /// Name of the finding `compilation`.
 pub(crate) const RULE: &str = "compilation";
 
-/// Minimum share of the time in which code is loaded or compiled, as a fraction, in a stretch of time without known
-/// iterations. The stretch may contain a part of the program's start.
+/// Minimum share of the time in which code is loaded or compiled, as a fraction, if no step is known. The report then
+/// shows one stretch of time in place of iterations, which may contain a part of the program's start.
 const MIN_SPAN_SHARE: f64 = 0.2;
 
-/// Minimum share of compilation in the time, as a fraction, for the function in which most of the time is spent to
-/// count as the one that leads to the compiler.
+/// Minimum share of the time that is spent in compilation, as a fraction. With a smaller share, the function in which
+/// most of the time is spent does not count as the one that leads to the compiler.
 const MIN_MOSTLY: f64 = 0.5;
 
 pub(super) fn when() -> String {
@@ -91,8 +91,8 @@ pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
     }
 }
 
-/// Judges a stretch of time that is reported because no step is known. There are no iterations to compare, so the share
-/// of calls and of samples in compilers decides.
+/// Judges the rule if no step is known. The report then shows one stretch of time in place of iterations. As there are
+/// no iterations to compare, the share of calls and of samples in compilers decides.
 fn judge_span(one: &Evidence<'_>, recompiles: &Recompiles) -> Judgement {
     let share = compiling_share(one, recompiles);
     let steps: Vec<_> = one.iterations().collect();
@@ -158,11 +158,13 @@ fn functions(one: &Evidence<'_>) -> String {
 }
 
 /// Returns text that names the function of the program that leads to the compiler, and the functions in which the
-/// compiler spends its time. If no sample lies in a known compiler, the text names the function of the program that the
-/// iterations for which `compiles` returns true have in addition to others, or the function that makes the calls which
-/// load or compile code. The text is empty if samples show no such function. If there are no other iterations, the
-/// function in which the iterations spend most of the time counts only if they compile for at least [`MIN_MOSTLY`] of
-/// it.
+/// compiler spends its time. The text is empty if samples show no such function.
+///
+/// If no sample lies in a known compiler, the text names the function in which iterations that compile spend their
+/// additional time, compared with other iterations. `compiles` returns true for iterations that compile. If all
+/// iterations compile, the text names the function in which they spend most of their time, but only if compilation
+/// takes at least [`MIN_MOSTLY`] of that time. If there is no such function, the text names the function that makes the
+/// calls which load or compile code.
 fn called_in(
     one: &Evidence<'_>,
     recompiles: &Recompiles,
@@ -172,7 +174,7 @@ fn called_in(
     let is_known = has_others || compiling_share(one, recompiles) >= MIN_MOSTLY;
     let additional = || additional_function(one.process, &compiles).filter(|_| is_known);
     if let Some(compiler) = recompiles.compiler {
-        // Native stacks of a Python program name functions of libraries, so the function in Python comes first.
+        // Native stacks of a Python program name functions of libraries, so a Python function is preferred.
         let caller = match recompiles.share > 0.0 {
             true => recompiles.caller.clone(),
             false => additional().or_else(|| recompiles.caller.clone()),

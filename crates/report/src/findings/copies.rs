@@ -46,7 +46,8 @@ pub(crate) fn small(one: &Evidence<'_>) -> Judgement {
     } = Copies::measure(one);
     let claims = &one.process.ledger.details.claims;
     let idle = claims.share(Claim::Copy);
-    // Without recorded kernels, GPU idle time within an iteration's GPU span is unknown.
+    // Without recorded kernels, GPU idle time within an iteration's GPU span (from its first GPU work to its last) is
+    // unknown.
     let unwaited = claims.copying_without_waits();
     let is_known = idle > unwaited || count > 0.0 && one.kernels().is_some();
     let (lost, evidence) = match is_known {

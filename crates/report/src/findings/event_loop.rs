@@ -1,5 +1,6 @@
 //! The findings `event-loop` and `late-answers`: the event loop of a server (asyncio, uvloop) runs callbacks for long,
-//! so that requests and answers wait. The steps wait for it, or only the answers are late.
+//! so that requests and answers wait. The finding is `event-loop` if the steps wait for the event loop, too. It is
+//! `late-answers` if only the answers are late.
 
 use tllmprof_record::ThreadState;
 
@@ -16,8 +17,8 @@ pub(crate) const RULE: &str = "event-loop";
 
 /// Minimum share of blocks in the time of the event loop's thread, as a fraction.
 const MIN_BLOCKED: f64 = 0.1;
-/// Minimum share of the blocks' time in which the step's thread waits for work (`MIN_WAITS`), and minimum share of that
-/// in all of the step's thread's time (`MIN_WAITS_OF_ALL`), as fractions, for the finding `event-loop`.
+/// Minimum shares for the finding `event-loop`, as fractions: the share of the blocks' time in which the step's thread
+/// waits for work (`MIN_WAITS`), and the share of such waits in all of the thread's time (`MIN_WAITS_OF_ALL`).
 const MIN_WAITS: f64 = 0.25;
 const MIN_WAITS_OF_ALL: f64 = 0.05;
 /// Minimum share of the time, as a fraction, in which the steps wait for requests. If it is reached, the GPU has
@@ -25,8 +26,8 @@ const MIN_WAITS_OF_ALL: f64 = 0.05;
 const MIN_REQUESTS: f64 = 0.05;
 /// Minimum number of samples of the event loop's thread.
 const MIN_SAMPLES: u64 = 100;
-/// Minimum number of times that the loop is seen to end a callback. A program that serves no requests may do all its
-/// work in one callback, as `asyncio.run(main())` or a notebook does.
+/// Minimum number of times that a callback of the loop is known to have ended. With fewer, the program may do all its
+/// work in one callback and serve no requests, as `asyncio.run(main())` or a notebook does.
 const MIN_TURNS: u64 = 3;
 /// Minimum loss that is stated, as a fraction.
 const MIN_LOSS: f64 = 0.005;
@@ -67,8 +68,8 @@ fn hit_when() -> String {
 pub(super) fn blocked(one: &Evidence<'_>) -> Judgement {
     let found = match find_loop(one) {
         Ok(found) => found,
-        // Without stack samples, waits of the steps' threads are sleeps and waits for requests. If there are hardly
-        // any, the steps do not wait for an event loop.
+        // Without stack samples, a wait for the event loop looks like a sleep or a wait for requests. If there are
+        // hardly any of these, the steps do not wait for an event loop.
         Err(Judgement::Unknown(why)) => {
             return match (ledger::blocked(one), ledger::requests(one)) {
                 (Judgement::No(evidence), Judgement::No(_)) => Judgement::No(evidence),
@@ -244,7 +245,8 @@ fn cost(one: &Evidence<'_>, found: &LoopThread) -> (String, Option<f64>) {
     }
     let longer = one.longer(|iteration| waiting.contains(&iteration.n));
     let each = Time(longer.total / waiting.len() as u64);
-    // A step that is long for another reason is more likely to contain a wait, so the waits limit the loss.
+    // A step that is long for another reason is more likely to contain such a wait. So the loss is at most the time of
+    // the waits.
     let share = one.share(longer.total).min(found.meanwhile.of_all);
     match share >= MIN_LOSS {
         true => (

@@ -41,9 +41,9 @@ const MAX_RECORDER_SHARE: f64 = 0.2;
 /// a larger ratio, the recording is assumed to have made the iterations longer.
 const MAX_STRETCH: f64 = 1.1;
 
-/// Limit for two figures. If both figures exceed the limit and the waits are short (see [`MAX_NO_WAIT_SHARE`]), the
-/// GPU always finishes before the host waits for it. The first figure is the mean number, per iteration, of waits
-/// until a stream is empty. The second figure is the share of iterations with a wait, as a fraction.
+/// Minimum of two figures for the conclusion that the GPU always finishes before the host waits for it. The first
+/// figure is the mean number, per iteration, of waits until a stream is empty. The second figure is the share of
+/// iterations with a wait, as a fraction. The conclusion also requires short waits (see [`MAX_NO_WAIT_SHARE`]).
 const MIN_DRAINED: f64 = 0.9;
 /// Maximum share of the iterations' time in which the host waits for the GPU, as a fraction. A larger share
 /// contradicts the conclusion that the GPU always finishes before the host waits for it.
@@ -52,8 +52,8 @@ const MAX_NO_WAIT_SHARE: f64 = 0.02;
 /// were not recorded. That is enough for about 1 MiB of pageable memory. A call that takes longer seems to wait for
 /// earlier work of the GPU.
 const MAX_TRANSFER_NS: u64 = 200_000;
-/// Maximum share of such transfers in the iterations' time, as a fraction. It keeps many short copies from hiding a
-/// long wait.
+/// Maximum share of the iterations' time, as a fraction, that is assumed to be transfers of copies to the host (see
+/// [`MAX_TRANSFER_NS`]). Without this maximum, many short copies could hide a long wait.
 const MAX_TRANSFER_SHARE: f64 = 0.1;
 
 /// A process that has iterations, with the figures by which rules are judged.
@@ -189,8 +189,9 @@ impl<'a> Evidence<'a> {
     }
 
     /// Returns true if GPU idle time comes from iterations that recording is assumed to have made longer. That is so if
-    /// they are longer than those without recorded kernels (see [`MAX_STRETCH`]), or if there are none to compare with.
-    /// In the trace of another profiler, its estimated cost decides (see [`SMALL_COST`]).
+    /// they are longer than iterations without recorded kernels (see [`MAX_STRETCH`]), or if there are no iterations
+    /// without recorded kernels. For the trace of another profiler, only the estimated cost of that profiler decides
+    /// (see [`SMALL_COST`]).
     fn is_stretched(&self) -> bool {
         if let Some(cost) = self.process.profiler_share() {
             return cost > SMALL_COST;
@@ -242,9 +243,9 @@ impl<'a> Evidence<'a> {
         self.sum.share(ns).min(1.0)
     }
 
-    /// Limits the share of the time that a host activity takes to the time in which the GPU is idle meanwhile, because
-    /// an activity costs nothing while the GPU works. `claim` is the category of that idle time. Returns `share` itself
-    /// if the idle time is unknown, because kernels were not recorded.
+    /// Limits the share of the time that a host activity takes to the share in which the GPU is idle during the
+    /// activity. While the GPU works, the activity costs no time. `claim` is the category of the idle time. Returns
+    /// `share` unchanged if the idle time is unknown because kernels were not recorded.
     pub(super) fn idle_part(&self, share: f64, claim: Claim) -> f64 {
         self.limit_to_idle(share, |claims| claims.share(claim))
     }
@@ -272,8 +273,8 @@ impl<'a> Evidence<'a> {
         })
     }
 
-    /// Returns true if the functions that copy to a GPU (with `HtoD` in their names) take more than half as much time
-    /// as all functions for asynchronous copies.
+    /// Returns true if the time of the functions that copy to a GPU (with `HtoD` in their names) is more than half of
+    /// the time of all functions for asynchronous copies.
     pub(super) fn copies_to_device(&self) -> bool {
         let all = self.calls(|row| matches!(kind_of(&row.name), Some(CallPurpose::AsyncCopy(_))));
         let to_device = self.calls(|row| row.name.contains("HtoD"));
@@ -323,10 +324,10 @@ impl<'a> Evidence<'a> {
             && self.waits_for_work() < MAX_NO_WAIT_SHARE
     }
 
-    /// Returns the share of the time in which the host waits for work of the GPU, as a fraction, without the time that
-    /// the transfers of copies to the host may take. If it is not known when the GPU works, the ledger lists a wait in
-    /// such a copy as a copy, and if only the start and the end of the GPU's work are known, it lists each transfer as a
-    /// wait. So the waits in these copies are estimated from the calls' time (see [`MAX_TRANSFER_NS`]).
+    /// Returns the share of the time in which the host waits for work of the GPU, as a fraction. A copy to the host
+    /// waits for earlier work and then transfers data. The assumed time of the transfers is left out. The ledger does
+    /// not always separate these waits from the transfers, so the waits are estimated from the time of the copy calls
+    /// (see [`MAX_TRANSFER_NS`]).
     pub(crate) fn waits_for_work(&self) -> f64 {
         let ledger = &self.process.ledger;
         let in_copies = ledger.share_in_copies();

@@ -240,8 +240,9 @@ pub(super) fn allocations(one: &Evidence<'_>) -> Judgement {
     }
 }
 
-/// Returns words for the part of an activity's time in which the GPU is idle; empty if that is all of the time, or not
-/// known. `share` is the activity's share of the time, as a fraction, and `lost` is that part of it.
+/// Returns words for the time in which the GPU is idle during an activity. `share` is the activity's share of the time,
+/// as a fraction, and `lost` is the share in which the GPU is also idle. The words are empty if the GPU is idle during
+/// the whole activity, or if it is not known when it is idle.
 pub(super) fn idle_meanwhile(share: f64, lost: f64) -> String {
     match lost < share {
         true => format!(

@@ -29,8 +29,8 @@ pub(crate) const FAULTS_RULE: &str = "page-faults";
 /// Name of the finding `preempted`: a thread was ready to run but waited for a processor.
 pub(crate) const DELAYED_RULE: &str = "preempted";
 
-/// Minimum share of iterations with large batches in the total time by which slow iterations exceed the median, as a
-/// fraction, for the finding on large batches.
+/// Minimum share for the finding on large batches, as a fraction. It is the share of iterations with large batches in
+/// the total time by which slow iterations exceed the median.
 const MIN_LARGE_BATCHES: f64 = 0.5;
 
 /// Name of the finding `gpu-idle`: the GPU is idle, and no other finding says why.
@@ -64,8 +64,8 @@ const MIN_FAULTS: f64 = 50.0;
 /// kernel, for the finding `page-faults`.
 pub(crate) const MIN_IN_KERNEL: f64 = 0.05;
 
-/// The reason why a finding on the GPU's idle time is not known if the record has no GPU time. Only recorded kernels help
-/// then, whatever else the finding's rule needs.
+/// The reason why a finding on the GPU's idle time is not known if the record has no GPU time. The advice is then to
+/// record kernels, even if the finding's rule needs other data, too.
 pub(crate) const GPU_TIME_MISSING: &str = "GPU time was not measured";
 
 /// Minimum share of the time, as a fraction, that the host spends outside CUDA calls, for the finding on a process that
@@ -209,8 +209,8 @@ pub(crate) fn code_waited_for(one: &Evidence<'_>) -> Claimed {
     claims.code_and_short(&unclaimed)
 }
 
-/// Returns text about the function in which the host's code spends its time, according to stack
-/// samples: its share, caller, callees and native code.
+/// Returns text about the function in which the host's code spends its time, according to stack samples: the function's
+/// share, its caller, its callees, and native code.
 pub(super) fn within(path: &Path, paths: &Paths) -> String {
     let mut text = format!("{} of that in {}", Share(path.share), path.function);
     if let Some(caller) = &path.caller {
@@ -395,9 +395,9 @@ impl Doing<'_> {
         }
     }
 
-    /// Judges the host's time in this activity, if kernels were not recorded but it is certain that the host decides
-    /// how long a step takes. Otherwise, and if the activity's share is less than [`MIN_DECIDING`], returns `None`. The
-    /// loss is unknown, because the GPU may finish only shortly before the host.
+    /// Judges the rule by the host's time in this activity. Returns `None` if kernels were recorded, if it is not
+    /// certain that the host decides how long a step takes, or if the activity's share is less than [`MIN_DECIDING`].
+    /// The loss is unknown, because the GPU may finish only shortly before the host.
     fn by_host(&self, one: &Evidence<'_>) -> Option<Judgement> {
         let claims = &one.process.ledger.details.claims;
         let ran = claims.ran_in(self.claim);

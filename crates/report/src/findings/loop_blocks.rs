@@ -11,7 +11,7 @@ use crate::events::spans::Span;
 use crate::events::window::Window;
 use crate::process::Process;
 
-/// Minimum length of a block, in nanoseconds: a time in which a loop does not wait for events.
+/// Minimum length of a block, in nanoseconds. A block is a time in which an event loop does not wait for events.
 pub(super) const MIN_BLOCK_NS: u64 = 50_000_000;
 /// Minimum length of a block, in sampling periods.
 pub(super) const MIN_BLOCK_PERIODS: u64 = 5;
@@ -20,12 +20,14 @@ pub(super) const MIN_SATURATED: f64 = 0.9;
 /// Maximum time between two samples of a thread, in sampling periods, for the report to take the thread's state as
 /// known in between.
 const MAX_GAP_PERIODS: u64 = 5;
-/// Minimum length of [`MAX_GAP_PERIODS`], in nanoseconds. A sampling thread without a processor is late.
+/// Minimum for the time of [`MAX_GAP_PERIODS`], in nanoseconds. It allows for a sampling thread that is late because it
+/// has no processor.
 const MIN_GAP_NS: u64 = 20_000_000;
-/// Expected number of runs of samples in callbacks that are longer than the limit for blocks only by chance.
+/// The limit for the length of a block is chosen so that, by chance, at most this number of runs of samples in
+/// callbacks is expected to exceed the limit.
 const MAX_BY_CHANCE: f64 = 0.05;
-/// Minimum share of samples with a function of an event loop in all samples of a thread, as a fraction, for the thread
-/// to count as one that runs an event loop although no sample shows its wait for events.
+/// Minimum share of a thread's samples that must contain a function of an event loop, as a fraction. The thread then
+/// counts as one that runs an event loop, even if no sample shows that it waits for events.
 const MIN_IN_LOOP: f64 = 0.5;
 /// End of the text for the cause of a wait for the GIL.
 const GIL_WAIT: &str = ": the GIL";
@@ -38,12 +40,12 @@ pub(super) struct LoopThread {
     pub makes_steps: bool,
     /// The number of samples of the thread.
     pub samples: u64,
-    /// Number of signs that the loop ends callbacks: samples that are not in a callback, and runs of samples in
-    /// callbacks, except for the first run.
+    /// Number of times that a callback is known to have ended: samples that are not in a callback, and runs of samples
+    /// in callbacks, except for the first run.
     pub turns: u64,
     /// Share of the thread's samples that are in a callback, as a fraction.
     pub busy: f64,
-    /// Number of blocks: times in which the loop does not wait for events for longer than a limit.
+    /// Number of blocks. A block is a time longer than `limit` in which the loop does not wait for events.
     pub blocks: u64,
     /// Minimum length of the blocks, in nanoseconds.
     pub limit: u64,
@@ -51,24 +53,27 @@ pub(super) struct LoopThread {
     pub longest: u64,
     /// Share of blocks in the time in which the thread was sampled, as a fraction.
     pub blocked: f64,
-    /// The innermost function that all samples of a block have in common. If it is not the same for all blocks, it is
-    /// the one with the longest time. The number is its share of the blocks' time, as a fraction.
+    /// The innermost function that all samples of a block have in common. If it differs between blocks, it is the
+    /// function whose blocks take the longest time. The number is the share of these blocks in the time of all blocks,
+    /// as a fraction.
     pub function: Option<(String, f64)>,
-    /// Share of samples in which the thread waits for the GIL in all samples in blocks, as a fraction.
+    /// Share of samples in which the thread waits for the GIL, among all samples in blocks, as a fraction.
     pub gil: f64,
-    /// The steps' threads during the blocks or, if the loop is saturated, during all callbacks.
+    /// The activity of the threads that run steps, during the blocks or, if the loop is saturated, during all
+    /// callbacks.
     pub meanwhile: Meanwhile,
 }
 
-/// The steps' threads, while an event loop is blocked.
+/// The activity of the threads that run steps, while an event loop is blocked.
 #[derive(Debug, Default)]
 pub(super) struct Meanwhile {
-    /// Share of the samples in the blocks' time in which the thread waits for work, as a fraction.
-    pub waits: f64,
-    /// Share of the samples that are in the blocks' time and in such waits, in all samples of the steps' threads, as a
+    /// Share of samples in which a thread waits for work, among the samples of these threads during the blocks, as a
     /// fraction.
+    pub waits: f64,
+    /// Share of the samples during the blocks in which a thread waits for work, among all samples of these threads, as
+    /// a fraction.
     pub of_all: f64,
-    /// The numbers of the iterations with such a wait in the blocks' time.
+    /// The numbers of the iterations in which a thread waits for work during a block.
     pub waiting: BTreeSet<u64>,
     /// The numbers of the iterations during which the event loop was blocked at some time.
     pub overlapping: BTreeSet<u64>,
@@ -188,7 +193,9 @@ impl LoopStacks {
         let python = || samples.iter().filter(|one| one.taken == Taken::Python);
         let mut stacks: HashMap<u32, (Vec<u32>, Option<usize>)> = HashMap::new();
         let (mut all, mut in_loop, mut waits) = (0_u64, 0_u64, false);
-        // The frame from which uvloop calls its callbacks, if no function on the stack is known to run an event loop.
+        // The innermost frame of a sample in which the loop waits for events. uvloop calls its callbacks from this
+        // frame, so the functions after it on a stack are those of a callback. It is needed only if no function on the
+        // stack is known to run an event loop.
         let mut base: Option<u32> = None;
         for sample in python() {
             let (stack, start) = stacks.entry(sample.frame).or_insert_with(|| {
@@ -321,7 +328,8 @@ fn waits_for_gil(sample: &StackSample, sampled: &Sampled) -> bool {
 }
 
 impl Meanwhile {
-    /// Returns what the steps' threads do in the times `blocks`, which must be sorted and must not overlap.
+    /// Returns the activity of the threads that run steps during the times `blocks`. The times must be sorted and must
+    /// not overlap.
     fn find(blocks: &[Span], sampled: &Sampled, steps: &[&Iteration]) -> Self {
         let is_in = |at: u64| {
             let after = blocks.partition_point(|block| block.start <= at);
@@ -369,8 +377,8 @@ impl Meanwhile {
     }
 }
 
-/// Returns true if a sampled thread waits for work, for a task that prepares its input, or for something that is not
-/// known, for example with a time limit.
+/// Returns true if a sampled thread waits for work, for a task that prepares the thread's input, or for something
+/// unknown, as in a wait with a time limit.
 fn waits_for_work(sample: &StackSample, sampled: &Sampled) -> bool {
     let sleeps = &sampled.frames.sleeps;
     let sleep = sample.sleep.and_then(|sleep| sleeps.get(sleep as usize));

@@ -106,7 +106,7 @@ pub struct Finding {
     /// The index of the only process that the finding is about; `None` if it is about several processes or none.
     #[serde(skip)]
     pub place: Option<usize>,
-    /// If the verdict is unknown, a word or two for the missing data, such as the option that records it. Empty if few
+    /// A word or two for the data that a verdict of `Unknown` lacks, such as the option that records them. Empty if few
     /// programs have such data.
     #[serde(skip)]
     needs: &'static str,
@@ -193,8 +193,8 @@ pub fn findings(
         let loss = (finding.loss.unwrap_or(0.0) * 1e6) as u64;
         (order, finding.rule.kind, Reverse(loss))
     });
-    // If there is a cause, the advice for each symptom is to fix the first cause first. Padding is no such cause: with
-    // less of it, the GPU has less work.
+    // The advice for each symptom is to fix the first cause first. Padding does not count as this cause, because a fix
+    // of padding only gives the GPU less work.
     let holds =
         |finding: &Finding, kind| finding.verdict == Verdict::Yes && finding.rule.kind == kind;
     let causes = findings.iter().filter(|one| holds(one, FindingKind::Cause));
@@ -235,7 +235,7 @@ fn place_of(findings: &[Finding], name: &str) -> Option<usize> {
 }
 
 /// Returns true if two findings can be about the same process, so that one of them may explain time of the other. The
-/// arguments are the places of the findings (see [`Finding::place`]).
+/// arguments are the indexes of the processes that the findings are about (see [`Finding::place`]).
 const fn is_about_same(a: Option<usize>, b: Option<usize>) -> bool {
     match (a, b) {
         (Some(a), Some(b)) => a == b,
@@ -251,8 +251,9 @@ fn losses(findings: &[Finding], a: &str, b: &str) -> Option<(f64, f64)> {
 }
 
 /// Removes waits for a processor, which the finding `preempted` reports, from the losses of other findings about the
-/// same process. These waits make every activity of the host take longer, so each loss contains a part of them, except
-/// those of [`Judge::Undelayed`] and [`Judge::AtMost`].
+/// same process. Such waits prolong every activity of the host, so each loss contains a part of them. The losses of
+/// rules with [`Judge::Undelayed`] contain none of them. The losses of rules with [`Judge::AtMost`] are only upper
+/// bounds.
 fn separate_delays(findings: &mut [Finding]) {
     let Some(delayed) = loss(findings, ledger::DELAYED_RULE) else {
         return;
@@ -267,9 +268,9 @@ fn separate_delays(findings: &mut [Finding]) {
     }
 }
 
-/// Subtracts the part of page faults and of garbage collections that lies in compilers from the losses by these, in the
-/// same process. It is not recorded in which code they occur, so they are assumed to be evenly distributed. Compilers
-/// allocate much memory, so at least this part lies in them.
+/// Reduces the losses by page faults and by garbage collections, because a part of both occurs in compilers of the same
+/// process. The loss by compilation contains that part. The record does not show in which code they occur, so they are
+/// assumed to be evenly distributed. Compilers allocate much memory, so at least this part occurs in them.
 fn separate_compiler_memory(findings: &mut [Finding]) {
     let Some(compilation) = loss(findings, compilation::RULE) else {
         return;
@@ -312,9 +313,10 @@ fn separate_fallback(findings: &mut [Finding]) {
 
 /// Subtracts the loss by compilation from the losses by host code and by waits of the host in the same process. These
 /// losses contain the time in which the host runs the compiler's code, or waits for other processes and threads that
-/// compile. They do not contain the time of CUDA calls that load or compile code, so this time is not subtracted. If
-/// samples show how long the thread runs compilers and how long it sleeps in them, no more than that is subtracted from
-/// the loss by host code, and from the losses by waits.
+/// compile. They do not contain the time of CUDA calls that load or compile code, so the time of these calls is first
+/// taken out of the loss by compilation. Samples may show how long the thread runs compilers, and how long it sleeps in
+/// them. Then the first time is the most that is subtracted from the loss by host code, and the second time is the most
+/// that is subtracted from the losses by waits.
 fn separate_compilation(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let Some(compilation) = loss(findings, compilation::RULE) else {
         return;
@@ -347,10 +349,10 @@ fn separate_compilation(findings: &mut [Finding], all: &[Evidence<'_>]) {
     }
 }
 
-/// Withdraws the finding called `name` if its loss is not known, because it is based on the host's time, and
-/// `explained` is at least half of that time. `explained` is the share of the time that a finding with the place
-/// `place` explains, and `claim` is the category of the host's time that the finding called `name` is about. Returns
-/// the part of `explained` that is left.
+/// Withdraws the finding called `name` if another finding explains at least half of the host's time that it is about.
+/// Does nothing if the loss of the finding called `name` is known. `claim` is the category of the host's time that the
+/// finding called `name` is about. `place` is the index of the process that the other finding is about. `explained` is
+/// the share of the time that the other finding explains. Returns the part of `explained` that is left.
 fn withdraw_explained_host(
     findings: &mut [Finding],
     all: &[Evidence<'_>],
@@ -393,9 +395,9 @@ fn separate_event_loop(findings: &mut [Finding]) {
 }
 
 /// Subtracts `explained`, which is the loss of another finding, from the loss of the finding called `name`. `place` is
-/// that of the other finding; if the finding called `name` is about another process, nothing is subtracted. The finding
-/// is withdrawn if the remaining loss is less than `least` and less than half of the loss before. Returns the part of
-/// `explained` that could not be subtracted.
+/// the index of the process that the other finding is about. Nothing is subtracted if the finding called `name` is
+/// about another process. That finding is withdrawn if its remaining loss is less than `least` and less than half of
+/// its loss before. Returns the part of `explained` that could not be subtracted.
 fn subtract_loss(
     findings: &mut [Finding],
     (name, least): (&str, f64),
@@ -488,8 +490,8 @@ fn is_about_gpu_work(rule: &Rule) -> bool {
     rule.is_at_most() || rule.name == padding::PADDING_RULE
 }
 
-/// Withdraws the finding `gpu-idle` if at least one finding on a cause in the same process holds whose loss is
-/// [`ledger::MIN_PART`] or more. Findings whose loss is time in which the GPU works do not count.
+/// Withdraws the finding `gpu-idle` if a finding on a cause in the same process holds and has a loss of at least
+/// [`ledger::MIN_PART`]. Findings whose loss is time in which the GPU works do not count.
 fn withdraw_explained_idle(findings: &mut [Finding]) {
     let place = place_of(findings, ledger::IDLE_RULE);
     let says_why = |finding: &&Finding| {
@@ -508,7 +510,8 @@ fn withdraw_explained_idle(findings: &mut [Finding]) {
     }
 }
 
-/// Subtracts the GPU idle time that other causes claim from what the finding `gpu-idle` claims, and from its loss.
+/// Subtracts GPU idle time from the claims and from the loss of the finding `gpu-idle`, if findings on other causes
+/// claim the same time.
 fn separate_idle(findings: &mut [Finding]) {
     let mut claimed: HashMap<(usize, LedgerSide, String), u64> = HashMap::new();
     let others = findings.iter().filter(|finding| {
@@ -523,7 +526,7 @@ fn separate_idle(findings: &mut [Finding]) {
     let Some(idle) = find_finding(findings, ledger::IDLE_RULE) else {
         return;
     };
-    // The loss is that of one process, so only the claims on its rows reduce it.
+    // The loss of `gpu-idle` is that of one process, so only the claims on rows of this process reduce it.
     let place = idle.place;
     let sum = |claims: &[ClaimedRow]| -> u64 {
         let its = |row: &&ClaimedRow| place.is_none_or(|place| place == row.process);
@@ -853,7 +856,7 @@ mod tests {
             findings[1].loss.unwrap()
         };
         assert!((faults(0) - 0.105).abs() < 1e-9 && (faults(1) - 0.15).abs() < 1e-9);
-        // A finding about all processes may explain those about one.
+        // A finding without a place is about all processes, so it may explain a finding about one process.
         assert!(is_about_same(None, Some(1)) && !is_about_same(Some(0), Some(1)));
     }
 }

@@ -19,8 +19,8 @@ pub(crate) const PADDING_RULE: &str = "graph-padding";
 /// Minimum number of iterations that ran in a larger graph than they need, for a finding. The same minimum applies to
 /// the iterations from which the GPU time of a graph is taken.
 const MIN_EACH: usize = 4;
-/// Minimum share of the iterations in a larger graph whose graphs must take longer than the estimated time of graphs of
-/// the right size, as a fraction.
+/// Minimum share of the iterations that run in a larger graph than they need, as a fraction, that must take longer on
+/// the GPU than a graph of the right size is estimated to take.
 const MIN_LONGER: f64 = 0.75;
 /// Minimum share of the time that padding must cost for a finding, as a fraction. A smaller difference may come from
 /// other reasons, such as the lengths of the requests or the GPU's clock.
@@ -86,7 +86,7 @@ pub(super) fn judge(one: &Evidence<'_>) -> Judgement {
 }
 
 /// Returns advice on how to record the data that the finding lacks: as a sentence, and in a few words. The words are
-/// empty if layers would not help, because batches are not known or no decode iteration launches a graph.
+/// empty if recorded layers would not help, because batches are not known or no decode iteration launches a graph.
 pub(super) fn to_know(all: &[Evidence<'_>], rule: &Rule) -> (&'static str, &'static str) {
     let lacks_layers = |one: &Evidence<'_>| {
         let mut decodes = one.iterations().filter_map(Decode::new);
@@ -168,7 +168,7 @@ fn name_sizes(sizes: &BTreeSet<u32>) -> String {
     }
 }
 
-/// A decode iteration all of whose graph launches are known, with their kernels.
+/// A decode iteration for which the graph and the kernels of each graph launch are known.
 struct GraphUse<'a> {
     decode: Decode<'a>,
     /// The numbers of the captured graphs, sorted, one for each launch. An engine that captures a model in pieces
@@ -181,9 +181,9 @@ struct GraphUse<'a> {
 /// Returns the decode iterations whose graphs are known, and the sums over all iterations with recorded kernels.
 /// Returns the reason, in words, if no graph is known.
 ///
-/// A graph belongs to the iteration in which it was launched, because its kernels may run in the next one. It counts
-/// only if the iteration's thread launched it: if another thread launches the graphs, an iteration's graph may be
-/// launched in the iteration before or after it.
+/// A graph belongs to the iteration in which it was launched, even if its kernels run in the next one. It counts only
+/// if the iteration's thread launched it. If another thread launches the graphs, an iteration's graph may be launched
+/// in the iteration before or after it.
 fn graph_uses<'a>(
     one: &Evidence<'a>,
     decodes: &[Decode<'a>],
@@ -248,7 +248,7 @@ struct PaddedBatch<'a> {
     used: GraphUse<'a>,
     /// The greatest number of tokens of a batch that the graph ran. The graph was captured for at least as many.
     largest: u32,
-    /// An estimate for a graph of exactly this batch's tokens; `None` if it cannot be estimated.
+    /// An estimate of the time of a graph for exactly this batch's tokens; `None` if it cannot be estimated.
     fitting: Option<FittingGraph>,
 }
 
@@ -276,9 +276,9 @@ impl PaddedBatch<'_> {
     }
 }
 
-/// Returns the time in nanoseconds for which the GPU decides how long an iteration takes: the GPU's busy time if it is
-/// busy for nearly all of the iteration, otherwise the part of it for which the iteration's thread waits for the GPU.
-/// The time that other findings are about is left out.
+/// Returns the time in nanoseconds for which the GPU decides how long an iteration takes. If the GPU is busy for nearly
+/// all of the iteration, this is the GPU's busy time. Otherwise, it is the busy time, but at most the time for which
+/// the iteration's thread waits for the GPU. The time that other findings are about is left out.
 fn limited_by_gpu(iteration: &Iteration) -> u64 {
     let busy = iteration.gpu_busy.unwrap_or(0).min(worked(iteration));
     match busy as f64 >= MIN_BUSY * iteration.busy() as f64 {
@@ -382,9 +382,9 @@ fn ranges_without_overlap(graphs: &[BatchesOfGraph<'_>]) -> Vec<bool> {
     alone
 }
 
-/// Returns an estimate for a graph of `tokens` tokens by linear interpolation between the times of a smaller graph and
-/// of the graph that ran. Returns `None` if one of these times is not known, or if the size does not lie between
-/// theirs.
+/// Estimates the time of a graph of `tokens` tokens by linear interpolation between the times of a smaller graph and of
+/// the graph that ran. Returns `None` if one of these times is not known, or if `tokens` does not lie between the sizes
+/// of these two graphs.
 fn fitting(
     smaller: Option<GraphTime>,
     ran: Option<GraphTime>,

@@ -48,9 +48,9 @@ pub(crate) fn gil(one: &Evidence<'_>) -> Judgement {
     judge(one, &what, one.lost(|iteration| iteration.gil_wait))
 }
 
-/// Judges one of the two rules for a process whose record lacks the data for it: garbage collections, or waits for and
-/// holds of the GIL. Returns `No` if a record of tllmprof shows that the process does not run Python, otherwise
-/// `Unknown` with the reason `what`.
+/// Judges the rule on garbage collections or the rule on the GIL, for a process whose record lacks the data for that
+/// rule. Returns `No` if a record of tllmprof shows that the process does not run Python, otherwise `Unknown` with the
+/// reason `what`.
 fn without(one: &Evidence<'_>, what: &str) -> Judgement {
     let facts = &one.process.facts;
     if facts.software.python.is_empty() && !facts.software.library.is_empty() {
@@ -59,8 +59,9 @@ fn without(one: &Evidence<'_>, what: &str) -> Judgement {
     Judgement::Unknown(what.to_owned())
 }
 
-/// Returns the name of the thread that held the GIL for the longest time, among the threads that run no iterations, with
-/// the function in which it was meanwhile if its stacks were sampled. Returns `None` if no such thread held the GIL.
+/// Returns the name of the thread that held the GIL for the longest time, among the threads that run no iterations. If
+/// the thread's stacks were sampled, adds the function in which it held the GIL. Returns `None` if no such thread held
+/// the GIL.
 fn holder(one: &Evidence<'_>) -> Option<String> {
     let runs = |tid: &u32| one.iterations().any(|iteration| iteration.thread == *tid);
     let others = one

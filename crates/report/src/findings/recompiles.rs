@@ -16,16 +16,17 @@ use crate::process::Process;
 /// start and gives no finding.
 pub(super) const START_UP: u64 = 32;
 
-/// Minimum and maximum share of the compilers' samples, as fractions, for a function or a child process in which they
-/// lie to be named. A function in almost all samples says no more than the compiler's name, so no part is named then.
-/// The maximum does not apply to a child process.
+/// Minimum and maximum share of the compilers' samples, as fractions, that must lie in a function or a child process
+/// for the text to name it. If a function has a larger share than the maximum, nothing is named, because the function
+/// says no more than the compiler's name. The maximum does not apply to a child process.
 const NAMED_PARTS: [f64; 2] = [0.1, 0.9];
 /// Beginning of the words for a child process, such as `child process ptxas`.
 const CHILD: &str = "child process";
 /// Maximum number of functions and child processes that are named.
 const MAX_PARTS: usize = 2;
-/// Minimum share of the additional samples of iterations that compile, as a fraction, in which a function of the
-/// program must be on the stack to be named as the function that leads to the compiler.
+/// Minimum share of the additional samples, as a fraction, in which a function of the program must be on the stack to
+/// be named as the function that leads to the compiler. The additional samples are those that iterations that compile
+/// have and other iterations do not.
 const MIN_ADDITIONAL: f64 = 0.5;
 
 /// The iterations in which samples of the iteration's thread lie in a compiler.
@@ -43,14 +44,14 @@ pub(super) struct Recompiles {
     /// Text about the functions and child processes in which the compilers spend their time; empty if no function
     /// stands out.
     pub parts: String,
-    /// The share of samples in a compiler among all samples with Python stacks that were taken on iterations' threads
-    /// during iterations, as a fraction. Samples in the compiler count from iteration `from` on.
+    /// The share of the samples that lie in a compiler, as a fraction of the samples of the iterations' threads during
+    /// iterations. Samples of native stacks do not count. Samples in a compiler count only from iteration `from` on.
     pub share: f64,
-    /// The same share for samples of native stacks, as a fraction of the iterations' time. These compilers do not run
-    /// in CUDA calls.
+    /// The share of the iterations' time in which native stacks lie in a compiler, as a fraction. It is estimated from
+    /// the samples of native stacks. Compilers that run in CUDA calls do not count.
     pub native_share: f64,
-    /// The share of samples in which the thread sleeps among the samples in a compiler, without native ones, as a
-    /// fraction; `None` if there are none.
+    /// The share of the samples in a compiler in which the thread sleeps, as a fraction. Samples of native stacks do
+    /// not count. `None` if there are no samples.
     asleep: Option<f64>,
 }
 
@@ -183,11 +184,11 @@ impl Recompiles {
         self.parts = named_parts(&tally.parts, tally.compiling);
     }
 
-    /// Returns the largest parts of the compilation's time, as fractions, in which the thread can have run the
-    /// compiler's code, and in which it can have slept. Both are 1 if samples do not show it.
+    /// Returns two upper limits, as fractions of the compilation's time: for the time in which the thread runs the
+    /// compiler's code, and for the time in which it sleeps. Both are 1 if samples do not show it.
     pub(super) fn ran_and_slept(&self) -> [f64; 2] {
         match self.asleep {
-            // Native compilers run, and the samples in `asleep` are not about them.
+            // `asleep` says nothing about native compilers, which may run during all of the compilation's time.
             Some(asleep) if self.native_share > 0.0 => [1.0, asleep],
             Some(asleep) => [1.0 - asleep, asleep],
             None => [1.0, 1.0],
@@ -226,9 +227,9 @@ impl SampleTally {
     }
 }
 
-/// Returns the number of the first iteration that does not count as part of the program's start. A stretch of time that
-/// is reported because no step is known is not part of the start. If the record has only the last iterations of the
-/// process, the first half of all iterations counts as the start if that is less than [`START_UP`].
+/// Returns the number of the first iteration that does not count as part of the program's start. Returns 0 if no steps
+/// are known, because the report then shows a stretch of time in place of iterations. If the record has only the last
+/// iterations of the process, the first half of all iterations counts as the start if that is less than [`START_UP`].
 fn start_up(process: &Process) -> u64 {
     if process.facts.origin.is_own() && process.facts.origin.lacks(Data::Iterations) {
         return 0;
@@ -305,7 +306,7 @@ fn named_parts(parts: &BTreeMap<String, u64>, all: u64) -> String {
     format!(" ({})", named.join(", "))
 }
 
-/// Samples of iterations that compile, and of other iterations, in which a function is on the stack.
+/// Numbers of samples in which a function is on the stack, in iterations that compile and in other iterations.
 #[derive(Clone, Copy, Default)]
 struct Additional {
     compiling: u64,
@@ -315,15 +316,16 @@ struct Additional {
 }
 
 impl Additional {
-    /// Returns the number of samples beyond those of as many other iterations. `ratio` is the number of iterations that
-    /// compile, divided by the number of other iterations.
+    /// Returns the number of samples in iterations that compile, minus the number that the same number of other
+    /// iterations would have. `ratio` is the number of iterations that compile, divided by the number of other
+    /// iterations.
     fn count(self, ratio: f64) -> f64 {
         (self.compiling as f64 - self.others as f64 * ratio).max(0.0)
     }
 }
 
-/// Returns the function of the program in which iterations that compile spend the time that other iterations do not
-/// have. It is the innermost function that is on the stack of at least half of these additional samples (see
+/// Returns the function of the program in which iterations that compile spend their additional time, compared with
+/// other iterations. It is the innermost function that is on the stack of at least half of the additional samples (see
 /// [`MIN_ADDITIONAL`]). `compiles` returns true for iterations that compile. Returns `None` if there is no such
 /// function.
 pub(super) fn additional_function(

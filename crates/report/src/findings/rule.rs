@@ -8,7 +8,8 @@ use crate::numbers::quantiles::Quantiles;
 use crate::numbers::units::{Rate, Share};
 
 /// Minimum share of iterations, as a fraction, that launch work after a wait, for such launches to count as a normal
-/// part of a step. With a smaller share, they suggest that the rule for iterations is wrong.
+/// part of a step. With a smaller share, these launches suggest that the rule by which iterations are recognized is
+/// wrong.
 const MIN_USUAL_SHARE: f64 = 0.5;
 
 pub(crate) fn mixed_when() -> String {

@@ -46,7 +46,8 @@ fn most_lowered<'a>(
     known.max_by(|a, b| a.1.share.total_cmp(&b.1.share))
 }
 
-/// Returns words for the SM clock while it was lowered, and for the clock in the rest of the time, or else its maximum.
+/// Returns words for the SM clock while it was lowered, and words for the clock in the rest of the time. If the clock
+/// was lowered all the time, the second text is about the maximum clock.
 fn clocks(gpu: &GpuState, lowered: &Throttled) -> (String, String) {
     let clock = |clock: Option<f64>| format!("{:.0} MHz", clock.unwrap_or(0.0));
     let other = match lowered.other_clock {
@@ -161,7 +162,7 @@ pub(crate) fn shared_when() -> String {
 }
 
 /// Returns the other processes that share the GPU with a process. If the process gives the GPU no work (`has_work` is
-/// false), those of the same run do its work, so they do not share the GPU with it.
+/// false), the other processes of the same run do its work. So they do not share the GPU with it.
 fn sharing(gpu: &GpuState, has_work: bool) -> impl Iterator<Item = &OtherProcess> {
     let others = gpu.others.iter().flatten();
     others.filter(move |other| has_work || !other.same_run)
@@ -218,7 +219,8 @@ pub(crate) fn shared(one: &Evidence<'_>) -> Judgement {
 /// that cost. If no iterations can be compared, the mean share of the SMs' time that the others take is the upper
 /// bound: the GPU runs the work of different processes in turns.
 fn cost_of_sharing(gpu: &GpuState, has_work: bool) -> (String, f64) {
-    // That cost also contains the time of processes of the same run, which may not share the GPU.
+    // `others_cost` also contains time lost to processes of the same run, which may not share the GPU (see
+    // [`sharing`]).
     let is_of_sharing = has_work || !gpu.others.iter().flatten().any(|other| other.same_run);
     if let Some(cost) = gpu.others_cost.filter(|_| is_of_sharing) {
         return (String::new(), cost);

@@ -8,9 +8,9 @@ use crate::events::window::Window;
 use crate::events::work_classes::WorkClasses;
 use crate::numbers::quantiles::Quantiles;
 
-/// Maximum share of time, as a fraction, in iterations that do other work than all iterations with recorded kernels. It
-/// is a share of the total time of the iterations without recorded kernels. With a larger share, the recorded kernels
-/// do not represent these iterations.
+/// Maximum share of the time of iterations without recorded kernels, as a fraction, that may be in iterations with a
+/// kind of work of which no kernels were recorded. With a larger share, the recorded kernels do not represent the
+/// iterations without recorded kernels.
 const MAX_UNLIKE: f64 = 0.3;
 
 /// Sums over the qualifying iterations of one or several windows. An iteration qualifies if its `qualifies` is true.
@@ -113,7 +113,7 @@ pub struct Totals {
     pub idle: u64,
     pub gil_wait: u64,
     pub gc: u64,
-    /// The share of time in iterations that do other work than all iterations with recorded kernels (see
+    /// The share of time that is in iterations with a kind of work of which no kernels were recorded (see
     /// [`WorkClasses`]).
     unlike: f64,
     /// The share of time for which the GPU is busy, in iterations without recorded kernels; `None` if it is unknown.

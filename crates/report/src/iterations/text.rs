@@ -84,8 +84,8 @@ pub(crate) fn windows(windows: &[Window], own: Option<f64>, lines: &mut Lines) {
     }
 }
 
-/// Adds a line about the time in which no iteration was open, if the program takes much of it. The recorder also works
-/// between iterations, for the share `own` of the time at most.
+/// Adds a line about the time in which no iteration was open, if it is long even without the recorder's own work. `own`
+/// is the recorder's share of the windows' time, as a fraction.
 fn between(sum: &Sum, own: f64, lines: &mut Lines) {
     if sum.between.share - own >= MIN_BETWEEN {
         lines.add(format_args!(

@@ -10,7 +10,7 @@ use crate::events::spans::Span;
 /// Maximum number of graph launches to store. Further launches are left out.
 const MAX_RUNS: usize = 1 << 20;
 
-/// A launch of a CUDA graph. The graph is known for all kernels of the launch that were recorded.
+/// A launch of a CUDA graph whose call is known. All recorded kernels of the launch belong to a known graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct GraphRun {
     /// The number of the captured graph whose nodes ran. Executable graphs from the same capture have the same number.
@@ -35,7 +35,8 @@ struct SeenKernels {
 /// Collects the kernels of graph launches during a pass over a record.
 #[derive(Debug)]
 pub(super) struct GraphTally {
-    /// False if the numbers of executable graphs are not those of the program. Then nothing is collected.
+    /// False if the record does not have the program's numbers of executable graphs, as in traces of other profilers.
+    /// Then nothing is collected.
     has_numbers: bool,
     /// The key is the number of the executable graph, the end of the time in which the number means this graph (in
     /// ticks), and the correlation number of the launch. Graph numbers and correlation numbers may be used again in a

@@ -97,8 +97,8 @@ impl RawLayers {
         self.has_any.then_some(self)
     }
 
-    /// Returns the scope in which a node of an executable graph was captured. `moment` is the kernel's start in
-    /// ticks. This time decides which of the graph's states applies.
+    /// Returns the scope in which a node of an executable graph was captured. `moment` is the start of the node's
+    /// kernel in ticks. It decides which of the graph's states applies.
     pub(crate) fn of_node(&self, exec: u32, node: u32, moment: u64) -> Result<u32, UnknownScope> {
         let state = self.state(exec, moment).ok_or(UnknownScope::NoGraph)?;
         let (_, state, graph) = state;

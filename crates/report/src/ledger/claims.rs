@@ -30,8 +30,8 @@ pub struct Claims {
     pub waits_in_copies: u64,
     /// Total time, without `waited`, of the iterations for which the GPU's idle times are known.
     pub gpu: u64,
-    /// Time in which the iterations for which the GPU's idle times are known waited for requests or other work, with
-    /// the ledger rows that contain this time.
+    /// Time of waits for requests or other work in the iterations for which the GPU's idle times are known, with the
+    /// ledger rows that contain this time.
     pub waited: Claimed,
     /// The part of `gpu` in which the host's thread was ready to run but had no processor. Waits for the GPU or the GIL
     /// are not included.
@@ -115,12 +115,13 @@ impl Claims {
         }
     }
 
-    /// Returns the share of the host's time that is spent in copies that do not wait for the GPU, as a fraction.
+    /// Returns the share of the host's time in calls that enqueue copies, including their waits for the GPU, as a
+    /// fraction.
     pub fn copying(&self) -> f64 {
         self.copies as f64 / self.host.max(1) as f64
     }
 
-    /// Returns the same share as [`Self::copying`], without the time in which the copies are known to wait for the GPU.
+    /// Returns the same share as [`Self::copying`], without the time in which the calls are known to wait for the GPU.
     pub fn copying_without_waits(&self) -> f64 {
         let copies = self.copies.saturating_sub(self.waits_in_copies);
         copies as f64 / self.host.max(1) as f64

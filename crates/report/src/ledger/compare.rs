@@ -92,8 +92,8 @@ pub(crate) fn causes(runs: [&Ledger; 2]) -> Vec<PartChange> {
 }
 
 /// Returns the mean time of a cause per iteration, in nanoseconds; `None` if the ledger does not have the cause. Only
-/// the causes in `wanted` have a time of their own. The time of all others is in the rows that add up small causes,
-/// such as `other`, so that no time counts twice, and each such row stands for the same causes in all ledgers.
+/// the causes in `wanted` have a time of their own. The time of all other causes is in rows such as `other`, which add
+/// up small causes. So no time counts twice, and such a row stands for the same causes in all ledgers.
 pub(crate) fn time(
     ledger: &Ledger,
     cause: &str,

@@ -49,9 +49,9 @@ impl SideSums<'_> {
     }
 }
 
-/// Returns the time in nanoseconds by which one iteration was longer than the mean of the other iterations, both
-/// without waits for requests, and the causes of this extra time: the greatest first, and the unexplained rest last.
-/// `holder` is the name of the thread that held the GIL.
+/// Returns the extra time of one iteration in nanoseconds, and its causes. The extra time is the time by which the
+/// iteration was longer than the mean of the other iterations, both without waits for requests. The greatest cause
+/// comes first, and the unexplained rest last. `holder` is the name of the thread that held the GIL.
 pub(super) fn differences(
     one: SideSums<'_>,
     others: SideSums<'_>,
@@ -125,9 +125,9 @@ pub(super) fn differences(
     (all, named)
 }
 
-/// Returns a description of how the launches of the slow iteration (`one`) differ from those of the other iterations,
-/// and of a repeated graph capture, if `captures` is true. Returns `None` if the launches do not differ and no graph
-/// is captured.
+/// Returns words for the difference between the launches of the slow iteration (`one`) and those of the other
+/// iterations, and for a repeated graph capture, if `captures` is true. Returns `None` if the launches do not differ
+/// and no graph is captured.
 fn detail(one: SideSums<'_>, others: SideSums<'_>, captures: bool) -> Option<String> {
     let usual = others.launches as f64 / others.iterations.max(1) as f64;
     let own = one.launches as f64;

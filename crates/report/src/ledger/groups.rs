@@ -155,7 +155,7 @@ impl Groups {
         found
     }
 
-    /// Sets the work of the GPU that was busy longest. From then on, the GPU's ledger is based on
+    /// Stores the recorded work of the GPU that was busy longest. After this call, the GPU's ledger is based on
     /// recorded kernels.
     pub(crate) fn ran(&mut self, did: &DeviceActivity) {
         self.basis = Basis::Kernels;
@@ -185,7 +185,7 @@ impl Groups {
         let host: Vec<_> = host.collect();
         let host_kinds = kinds(&host);
         let (host, gpu) = (rows(host), self.gpu(&of_gpu, sums, named));
-        // Only the ledgers of all windows are compared with those of other runs.
+        // Only the ledger of all windows is compared with that of another run, which needs the causes without a row.
         let folded = match window {
             None => FoldedCauses {
                 host: host.folded,
@@ -418,8 +418,9 @@ impl Groups {
     }
 
     /// Returns the host's time in some groups, by cause, before samples divide it. A long copy to the host waits for
-    /// earlier work of the GPU: of its time, only the part in which the GPU was busy keeps the cause
-    /// [`HostCause::CopyToHost`]. The rest, and all of it where the GPU's idle time is unknown, is time of the call.
+    /// earlier work of the GPU. The part of its time in which the GPU was busy keeps the cause
+    /// [`HostCause::CopyToHost`]. The rest of its time becomes time of the call. If the GPU's idle time in a group is
+    /// unknown, the whole time of the group's copies becomes time of the call.
     pub(super) fn times(&self, groups: &[usize], sums: &Sums) -> Vec<(HostCause, Times)> {
         let is_copy = |spent: HostCause| matches!(spent, HostCause::CopyToHost(_));
         let times = sums.times(groups);

@@ -1,9 +1,10 @@
 //! The host's time, divided by cause.
 //!
-//! Events of a thread arrive in the order of their ends, so an event arrives after the events
-//! inside it, and gets only the time that no earlier event got. Times are converted to a clock that
-//! runs only during the thread's iterations. On that clock, time outside iterations has no length,
-//! and all sums are exact.
+//! Events of a thread arrive in the order of their ends, so an event arrives after the events inside it. The event's
+//! cause gets only the part of its time that no earlier event covered.
+//!
+//! Times are converted to a clock that runs only during the thread's iterations, so time outside iterations is not
+//! counted.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -26,7 +27,7 @@ const MIN_HELD_BACK: usize = 1 << 16;
 
 /// Maximum number of entries in the maps [`GroupTimes::times`] of all groups together. An entry is the time of one
 /// cause in one group of iterations. Times of further causes are added to [`HostCause::Other`]. The same maximum
-/// applies to each map [`GroupTimes::frames`], in which further samples are not counted.
+/// applies to the number of entries in each map [`GroupTimes::frames`]. Samples for further entries are not counted.
 const MAX_TIMES: usize = 1 << 18;
 
 /// Minimum duration of a call that copies to the host, in nanoseconds, for the assumption that it waits for the GPU. A
@@ -49,8 +50,7 @@ pub(crate) struct HostLedger {
     sums: Sums,
     /// The rows, in the table of calls, of the functions that copy to the host asynchronously.
     copies_to_host: Vec<u8>,
-    /// The parts of the current event's time span that no earlier event got. This buffer is reused
-    /// for all events.
+    /// The parts of the current event's time span that no earlier event covered. This buffer is reused for all events.
     own: Vec<Span>,
 }
 
@@ -487,8 +487,8 @@ impl LedgerThread {
         })
     }
 
-    /// Adds the time span of an event as a piece, and merges it with the pieces that it contains.
-    /// `own` receives the parts of the span that no earlier event got.
+    /// Adds the time span of an event as a piece, and merges it with the pieces that it contains. `own` receives the
+    /// parts of the span that no earlier event covered.
     fn take(&mut self, span: Span, key: ActivityKey, own: &mut Vec<Span>) {
         let mut whole = span;
         let mut end = span.end;

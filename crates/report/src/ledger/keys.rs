@@ -18,8 +18,8 @@ pub(crate) const PYTHON: &str = "Python: ";
 /// Prefix of the name of a cause that is a native function. The function's name follows.
 pub(crate) const NATIVE: &str = "native: ";
 
-/// The part of the name of a cause in which a copy to the host waits for the GPU, between [`WAITING`] and the name of
-/// the call.
+/// Follows [`WAITING`] in the name of a cause in which a copy to the host waits for the GPU. The name of the call comes
+/// next.
 const IN_COPY: &str = " in a copy: ";
 
 /// Name of the cause for waits for requests.
@@ -261,8 +261,8 @@ impl NameSources<'_> {
         matches!(self.claim(spent), Claim::Code | Claim::Blocked)
     }
 
-    /// Returns true if the cause is a wait for the GPU, the GIL or requests that an event shows. If the thread gets no
-    /// processor during such a wait, that need not make the wait longer.
+    /// Returns true if the cause is a wait for the GPU, the GIL or requests that an event shows. Such a wait does not
+    /// necessarily take longer if the thread gets no processor meanwhile.
     pub fn waits(&self, spent: HostCause) -> bool {
         use LedgerKind::{GilWait, Requests, Wait};
         match spent {

@@ -123,8 +123,7 @@ pub enum Basis {
     Projected,
 }
 
-/// Further results with a ledger: the ledgers of single windows, and the times that findings may
-/// explain ("claim").
+/// Results that belong to a ledger: the ledgers of single windows, and the times that findings may explain ("claim").
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct LedgerDetails {
     pub windows: Vec<Ledger>,
@@ -342,9 +341,10 @@ pub(crate) fn shown_causes<'a>(
     rows.map(|row| (row.kind, &*row.cause)).collect()
 }
 
-/// Returns the rows of a ledger's list, with a row of its own for each folded cause that `wanted` contains. The time of
-/// such a cause is subtracted from the row that adds up small causes. Before lists of several ledgers are compared, this
-/// is needed for the causes that have a row in some of these lists only. They would seem to be missing in the others.
+/// Returns the rows of a ledger's list, with a row of its own for each cause in `folded` that `wanted` contains.
+/// `folded` contains the causes that are too small for a row, and their time is in a row that adds up small causes. The
+/// time of a cause that gets its own row is subtracted from that row. A comparison of several ledgers needs this,
+/// because a cause may have a row in only some of them.
 pub(crate) fn unfold(
     shown: &[LedgerRow],
     folded: &[LedgerRow],
@@ -358,7 +358,7 @@ pub(crate) fn unfold(
         if key == sum || !wanted.contains(&key) {
             continue;
         }
-        // The rows of sums are the last rows of the list.
+        // The rows that add up small causes are the last rows of the list.
         let mut ends = rows.iter_mut().rev();
         if let Some(rest) = ends.find(|rest| (rest.kind, &*rest.cause) == sum) {
             rest.ns = rest.ns.saturating_sub(row.ns);

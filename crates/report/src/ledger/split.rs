@@ -10,10 +10,11 @@ use crate::events::samples::{SampleCounts, SampledState};
 /// Maximum weight of a sample of a sleeping thread, relative to a sample of a running thread (see
 /// [`SamplesByCause::asleep_weight`]). The minimum weight is the inverse of this number.
 const MAX_WEIGHT: f64 = 4.0;
-/// Upper limit for the ratio of the number of native stack samples to the number of samples outside Python functions,
-/// in the time of one cause, for the conclusion that the thread was mostly in the operating system's kernel. If the
-/// thread was always in user space, the ratio is about 1. It is about 0.25 if the kernel's timer limits native stacks
-/// to 250 Hz, and the other samples are taken at 1000 Hz.
+/// Native stacks are sampled only while a thread runs in user space, not in the operating system's kernel. This limit
+/// is compared with a ratio: the number of native stack samples divided by the number of samples outside Python
+/// functions, both in the time of one cause. With a smaller ratio, the thread is assumed to have been mostly in the
+/// kernel. If the thread was always in user space, the ratio is about 1. It is about 0.25 if the kernel's timer limits
+/// native stacks to 250 Hz and the other samples are taken at 1000 Hz.
 const MAX_IN_KERNEL: f64 = 0.05;
 /// Number of steps of the binary search for the weight of a sample of a sleeping thread (see
 /// [`SamplesByCause::asleep_weight`]).
@@ -121,12 +122,16 @@ impl SamplesByCause {
         self.count(spent, SampledState::is_native)
     }
 
-    /// Returns the weight of a sample of a sleeping thread, relative to a sample of a running thread. With this weight,
-    /// the samples show a time of sleep that lies in the range `asleep`, which the operating system measured (in
-    /// nanoseconds), or is as close to it as [`MAX_WEIGHT`] permits. With a weight of 1, the samples can show too much
-    /// sleep: when all processors are busy, the sampler is late and takes fewer samples of running threads. `work`
-    /// contains all causes except waits, with their times. `is_open` returns true for the causes whose time the samples
-    /// divide; only the samples of these causes are weighted.
+    /// Returns the weight of a sample of a sleeping thread, relative to a sample of a running thread. The weight is
+    /// chosen so that the samples show a total time of sleep in the range `asleep`, which the operating system
+    /// measured, in nanoseconds. If no weight that [`MAX_WEIGHT`] permits achieves this, the result is the weight that
+    /// comes closest.
+    ///
+    /// A weight other than 1 is needed when all processors are busy. The sampler is then late and takes fewer samples
+    /// of running threads, so the samples would show too much sleep.
+    ///
+    /// `work` contains all causes except waits, with their times. `is_open` returns true for the causes whose time the
+    /// samples divide. Only the samples of these causes are weighted.
     pub(crate) fn asleep_weight(
         &self,
         work: impl Iterator<Item = (HostCause, u64)>,
@@ -459,8 +464,8 @@ mod tests {
                 (EDGE, 50)
             ]
         );
-        // Native stacks are sampled only while the thread runs, so they divide only that part of
-        // the time.
+        // Native stacks are sampled only while the thread runs. So they divide only the time in which it runs, and not
+        // its sleep.
         let found = seen(&[
             (sleep, 30),
             (SampledState::Outside, 70),
@@ -468,8 +473,8 @@ mod tests {
         ]);
         let native = HostCause::SampledState(SampledState::Native(7));
         assert_eq!(found, [(HostCause::SampledState(sleep), 30), (native, 70)]);
-        // Far fewer native stacks were sampled than the thread was seen running. So it was in the operating system's
-        // kernel for most of the time, about which native stacks say nothing.
+        // Samples show the thread running far more often than native stacks were sampled. So it was in the operating
+        // system's kernel for most of the time, in which native stacks are not sampled.
         let found = seen(&[
             (sleep, 10),
             (SampledState::Outside, 90),

@@ -18,8 +18,7 @@ const FULL_CLOCK: f64 = 0.95;
 /// Share of the SM clock that a GPU reaches later in a window, as a fraction. If the clock at the start of the window
 /// is below this share, the clock counts as not yet risen.
 const RISEN_CLOCK: f64 = 0.9;
-/// Minimum number of clock samples after the clock has risen, for the conclusion that it was low
-/// before.
+/// Minimum number of clock samples after the clock has risen, for the conclusion that the clock was low before.
 const MIN_RISEN: usize = 3;
 /// Minimum number of slow iterations, and minimum number of other iterations, for an estimate of
 /// the time that the slow iterations lose.
@@ -52,8 +51,9 @@ struct PowerLimit {
 }
 
 impl PowerLimit {
-    /// Parses the text for a GPU in a record, which is in milliwatts: `0 400000 700000`. Returns `None` if the text is
-    /// about another GPU than `device`, or has another form. A default of `-` is not known.
+    /// Parses the text for a GPU in a record, such as `0 400000 700000`: the GPU's number, the enforced limit and the
+    /// default limit. The limits are in milliwatts, and a default of `-` is not known. Returns `None` if the text is
+    /// about another GPU than `device`, or has another form.
     fn parse(text: &str, device: u8) -> Option<Self> {
         let mut words = text.split(' ');
         let of: u8 = words.next()?.parse().ok()?;
@@ -316,9 +316,9 @@ fn energy(device: u8, record: &RecordedSamples, spans: &WindowSpans) -> Option<f
     (all > 0 && covered * 10 >= all * 9).then(|| joules * all as f64 / covered as f64)
 }
 
-/// Returns the time in which the clock is lowered for some reasons, or `None` if no reasons are known. `is_lowered`
-/// takes the bits of [`LIMITS`] that lower the clock, and returns true if these are the reasons in question. `bits` are
-/// the reasons to name.
+/// Returns the time in which the clock was lowered for certain reasons; `None` if the record does not contain the
+/// reasons for the clocks. `is_lowered` receives the bits of [`LIMITS`] that lowered the clock in a sample, and returns
+/// true if the sample counts. `bits` are the bits of the reasons that the result may name.
 fn lowered(
     clocks: &[ClockSample],
     windows: &[Window],
@@ -398,15 +398,17 @@ struct OtherUse {
     processes: Option<Vec<OtherProcess>>,
     /// The times in which other processes are known to be busy.
     busy: Vec<Span>,
-    /// True if processes of the same run use the GPU, and it is not known if the process itself is one of them.
+    /// True if processes of the same run use the GPU, and it is not known if the profiled process is one of them.
     are_unclear: bool,
 }
 
-/// Returns the other processes that use a GPU inside windows. `own` is the process ID of the process itself.
+/// Returns the processes other than the profiled process that use a GPU inside windows. `own` is the process ID of the
+/// profiled process.
 fn others(device: u8, own: u32, record: &RecordedSamples, spans: &WindowSpans) -> OtherUse {
     let of_gpu = || record.processes.iter().filter(|one| one.device == device);
-    // If the driver does not list the process by its ID, the process either does not use the GPU, or has another ID in
-    // the PID namespace of the driver's list. In the latter case, the list's processes of the run include the process.
+    // If the driver does not list the profiled process by its ID, this process either does not use the GPU, or has
+    // another ID in the PID namespace of the driver's list. In the second case, one of the listed processes of the run
+    // is the profiled process.
     let is_own_listed = of_gpu().any(|one| one.owner == GpuOwner::Run && one.pid == own);
     let mut found: BTreeMap<u32, OtherProcess> = BTreeMap::new();
     let (mut unknown, mut sampled) = (BTreeMap::<u64, u32>::new(), BTreeMap::new());
@@ -439,7 +441,7 @@ fn others(device: u8, own: u32, record: &RecordedSamples, spans: &WindowSpans) -
         });
         other.sm_share = other.sm_share.into_iter().chain(share).reduce(f64::max);
         if let Some(share) = share {
-            // First the sum over all samples; it is divided by their total length below.
+            // Until the division below, this is the sum of the shares of all samples, weighted by their lengths.
             *other.mean_sm_share.get_or_insert(0.0) += share * inside as f64;
         }
         if share > Some(0.0) {
@@ -452,8 +454,8 @@ fn others(device: u8, own: u32, record: &RecordedSamples, spans: &WindowSpans) -
     for other in found.values_mut() {
         other.mean_sm_share = other.mean_sm_share.map(|sum| sum / length as f64);
     }
-    // If at most one process of an unknown owner is listed at a time, that process is regarded as the process of the
-    // run itself. If several such processes are listed, some of them may belong to other runs.
+    // If only one process of an unknown owner is listed at a time, it is assumed to be the profiled process. If several
+    // are listed at a time, some of them may belong to other runs.
     let has_unknown = found.is_empty() && unknown.values().any(|count| *count > 1);
     let is_known = !sampled.is_empty() && !has_unknown;
     OtherUse {
@@ -463,11 +465,11 @@ fn others(device: u8, own: u32, record: &RecordedSamples, spans: &WindowSpans) -
     }
 }
 
-/// Returns the fraction of the iterations' time that slow iterations lose compared with other
-/// iterations. `is_slow` takes the middle of an iteration in nanoseconds and returns true if the iteration is
-/// slow, or `None` if it is not compared. Only iterations of the same phase are compared, and
-/// iterations with recorded kernels only with each other. Returns `None` if no such class has [`MIN_COMPARED`] slow and
-/// [`MIN_COMPARED`] other iterations.
+/// Returns the fraction of the iterations' time that slow iterations lose compared with other iterations. `is_slow`
+/// takes the middle of an iteration in nanoseconds. It returns true if the iteration is slow, and `None` if the
+/// iteration is not compared. Iterations are compared only within a class: they have the same phase, and kernels were
+/// recorded in all of them or in none. Returns `None` if no class has [`MIN_COMPARED`] slow and [`MIN_COMPARED`] other
+/// iterations.
 fn cost(windows: &[Window], is_slow: impl Fn(u64) -> Option<bool>) -> Option<f64> {
     let mut classes: BTreeMap<_, [Vec<u64>; 2]> = BTreeMap::new();
     let mut all = 0;

@@ -413,8 +413,8 @@ impl Lines {
         self.text
     }
 
-    /// If the text has more than `most` characters, removes the lines at its end that are beyond this limit, and adds a
-    /// line with the number of lines that are left.
+    /// If the text has more than `most` characters, keeps only the lines that fit, and adds a line with the number of
+    /// these lines.
     fn cut_to(&mut self, most: usize) {
         let Some((end, _)) = self.text.char_indices().nth(most) else {
             return;

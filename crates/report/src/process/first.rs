@@ -161,8 +161,8 @@ pub(crate) struct FirstResults {
     pub compiles: [bool; 256],
     /// The windows in which kernels were recorded.
     pub stretches: Vec<Window>,
-    /// Histogram of the times of iterations that lie outside windows and before the last automatic window (see
-    /// [`FirstPass::outside`]).
+    /// Histogram of the times of iterations that lie outside windows and before the last automatic window (a window
+    /// that tllmprof opened by itself). See [`FirstPass::outside`].
     pub outside: Vec<(u16, u64)>,
     pub left_out: u64,
 }
@@ -201,7 +201,8 @@ impl FirstPass {
             (iteration.idle, iteration.idle_calls) =
                 requests.within(iteration.thread, iteration.span());
         }
-        // A span of time is none of the iterations that were asked for, so the end of the process does not cut it off.
+        // A span of time that stands for iterations is not an iteration that the user asked for. So the end of the
+        // process does not cut it off.
         if !is_span {
             let asked = &facts.asked.windows;
             last::mark_cut(&mut iterations, &self.edges, asked, header, clock);

@@ -1,5 +1,6 @@
-//! Corrections of a last iteration that was cut off by the end of the process. Records of older versions of the library
-//! do not mark such an iteration, so it is marked here. A span of time that stands for iterations is shortened.
+//! Corrects the last iteration of a record if the end of the process cut it off. Records of older versions of the
+//! library do not mark such an iteration, so it is marked here. If the record has no steps, one span of time stands for
+//! the iterations, and that span is shortened.
 
 use tllmprof_config::WindowList;
 use tllmprof_record::{Clock, Ended, Header};

@@ -200,9 +200,8 @@ impl Process {
     }
 
     /// Returns the share of the windows' time that tllmprof's recording took on the program's threads, as a fraction.
-    /// Returns `None` if there are no windows or the record is damaged. Also returns `None` if some windows are missing
-    /// in the record: the measured time of the recorder covers all windows, so it cannot be compared with the time of
-    /// the others.
+    /// Returns `None` if there are no windows, if the record is damaged, or if it lacks some windows. The measured time
+    /// of the recorder covers all windows, so it cannot be compared with the time of only some of them.
     #[must_use]
     pub fn own_share(&self) -> Option<f64> {
         // The recorder's time in iterations that the flight recorder kept is not measured.

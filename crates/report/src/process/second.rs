@@ -160,8 +160,8 @@ impl<'a> SecondPass<'a> {
         if let Some(layers) = &mut self.layers {
             layers.add_work(thread, &counted, self.kernels.counted(work));
         }
-        // Launches and streams need the work as it was launched: a kernel that does a copy is a kernel in `work`, but a
-        // copy in `counted`.
+        // Launches and streams need the work as it was launched. For example, a kernel with which the driver copies
+        // memory is a kernel in `work`, but a copy in `counted`.
         self.launches.add_work(work);
         self.streams.add_work(work);
         self.kernels.add_work(thread, &counted);

@@ -42,8 +42,8 @@ const MAX_LAYERS: usize = 3;
 const MAX_SLOW: usize = 5;
 /// Maximum number of rows on a screen for each of the two ledgers (host and GPU).
 const MAX_LEDGER_ROWS: usize = 5;
-/// Minimum number of rows of each ledger if all tables fit completely. If they do not, each ledger gets at most this
-/// number of rows, as long as there is room for one row of each table.
+/// If this number of rows of each ledger fits beside all rows of the other tables, the ledgers get all rows that fit.
+/// Otherwise, each ledger gets at most this number of rows, as long as there is room for one row of each table.
 const MIN_LEDGER_ROWS: usize = 2;
 
 /// Maximum number of lines of one note on a screen.

@@ -60,7 +60,7 @@ fn says(made: SyntheticLoop, rule: &str, verdict: Verdict) {
     assert_eq!(finding.verdict, verdict, "{finding:#?}");
     match verdict {
         Verdict::No => assert_eq!(finding.advice, ""),
-        // Without any GPU time, kernels have to be recorded, whatever else the rule needs.
+        // If no GPU time was measured, the advice is to record kernels, even if the rule needs other data, too.
         Verdict::Unknown if finding.evidence == "GPU time was not measured" => {
             assert_eq!(finding.advice, "run with --kernels");
         }

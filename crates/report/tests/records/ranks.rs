@@ -275,8 +275,7 @@ fn ranks_that_are_missing_leave_it_open_what_the_others_wait_for() {
         "{:?}",
         found.notes
     );
-    // The record of rank 3 is missing again. But the other ranks are known to wait for rank 5, so the verdict is
-    // certain.
+    // The record of rank 3 is missing. But the other ranks are known to wait for rank 5, so the verdict is certain.
     let late = Job {
         plants: vec![plant(5, (0, 39), Cause::Gc, 3 * MS)],
         ..job

@@ -98,8 +98,8 @@ impl Unwinder {
         self.walk(modules, registers, MAX_FRAMES, frames);
     }
 
-    /// Returns the registers of the caller of a function of the C library that starts a process. The unwind table
-    /// says that such a function has no caller, because the new process or thread has none. The function saves
+    /// Returns the registers of the caller, if the thread is in a C library function that starts a process. The unwind
+    /// table says that such a function has no caller, because the new process or thread has none. The function saves
     /// nothing on the stack, so its return address is where `start` says.
     fn caller_of_clone(&mut self, registers: Registers, start: ProcessStart) -> Option<Registers> {
         if cfg!(not(target_arch = "x86_64")) {
@@ -232,11 +232,10 @@ impl Walk<'_> {
         })
     }
 
-    /// Finds the frame pointer of the function that the walk has reached, by searching the stack for its return
-    /// address. Prefers an address right after a call of this function, or of a function of the same module that jumps
-    /// to it near its start (such as `__pread_chk` of the C library, which jumps to `pread`). The called function must
-    /// be known. If there is none, takes the first address after an indirect call with which the stack can be unwound
-    /// further.
+    /// Finds the frame pointer of the function that the walk has reached, by searching the stack for the function's
+    /// return address. Prefers an address right after a direct call of this function, or of a function of the same
+    /// module that jumps to it near its start (such as `__pread_chk` of the C library, which jumps to `pread`). If
+    /// there is none, takes the first address after an indirect call from which the stack can be unwound further.
     fn find_frame(&mut self, function: usize, rule: UnwindRule) -> Option<usize> {
         let from = self.registers.stack_pointer;
         let mut indirect = Vec::new();

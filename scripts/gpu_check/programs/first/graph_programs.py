@@ -54,7 +54,7 @@ def new_constants():
         yield first + step // EACH
 
 
-# ---- programs that compile again and again by torch.compile
+# ---- programs that torch.compile compiles again and again
 
 
 def allow_recompiles():

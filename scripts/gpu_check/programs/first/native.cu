@@ -461,7 +461,7 @@ static void native_workspaces()
     }
 }
 
-// ---- programs that are slow because of their launches
+// ---- programs that are slow because of small kernels or repeated captures
 
 static void native_tiny_kernels()
 {
@@ -485,7 +485,7 @@ static void native_recaptures()
     }
 }
 
-// ---- programs that are slow because of the machine
+// ---- programs that are slow because of other processes, page faults or the disk
 
 // Starts three other processes that are busy on one processor, and lets this thread run only on the same processor.
 static void native_neighbours()

@@ -134,7 +134,7 @@ def copy_neighbour():
 
 # ---- programs with two streams that could run at once, but take turns
 #
-# These programs use no third stream in their steps, and so not the default stream either.
+# In their steps, these programs use only these two streams, and not the default stream.
 
 
 def narrow_rows():

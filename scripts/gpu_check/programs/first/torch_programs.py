@@ -466,7 +466,7 @@ def access_log():
     os.remove("access.log")
 
 
-# ---- programs that are slow because of their launches
+# ---- programs that are slow because they launch many small kernels
 
 
 @program

@@ -260,9 +260,9 @@ fn capture(
     Ok(succeeded)
 }
 
-/// Captures a window (a range of iterations) in each of these processes. Returns what each process's record contains of
-/// its window, and true if every process has captured a window that could be read. With `--profiler` or
-/// `--torch-trace`, a process need not write a record.
+/// Captures a window (a range of iterations) in each of these processes. Returns the captured part of each process's
+/// record, and true if every process has captured a window that could be read. With `--profiler` or `--torch-trace`, a
+/// process need not write a record.
 ///
 /// # Errors
 /// A process refuses, the processes cannot agree on an iteration, a window does not close in time, or the user

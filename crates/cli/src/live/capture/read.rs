@@ -148,7 +148,7 @@ fn copy_if_asked(record: &Path, captured: &Captured, wanted: &CaptureRequest) ->
 }
 
 /// Copies a record into a folder. The copy has another name until it is complete, so that an incomplete copy is never
-/// taken for the record. It replaces no file: records of several containers may have the same name.
+/// taken for the record. The copy replaces no existing file: records of several containers may have the same name.
 fn copy(file: &Path, folder: &Path, captured: &Captured) -> Result<PathBuf> {
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
     let number = |number: Option<u64>| number.map_or(String::new(), |number| format!("-{number}"));

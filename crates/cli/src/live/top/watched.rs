@@ -29,11 +29,12 @@ pub(super) struct ProcessRow {
     /// Iterations of the process per second. `None` if too few samples were taken.
     pub rate: Option<f64>,
     /// Median duration of the latest iterations outside windows (captured ranges), in nanoseconds. If the record has no
-    /// such iterations, the median that the process itself reports, or otherwise the median of all iterations outside
-    /// windows since the process started. `None` if it is not known.
+    /// such iterations, this is the median that the process reports itself, or else the median of all iterations
+    /// outside windows since the process started. `None` if it is not known.
     pub p50: Option<u64>,
-    /// The 99th percentile of the durations of the latest iterations outside windows, in nanoseconds. If these are too
-    /// few, that of all iterations outside windows since the process started. `None` if it is not known.
+    /// The 99th percentile of the durations of the latest iterations outside windows, in nanoseconds. If there are too
+    /// few of these, it is computed from all iterations outside windows since the process started. `None` if it is not
+    /// known.
     pub p99: Option<u64>,
     /// Number of calls that waited for the GPU, per second. `None` if it is not known.
     pub waits: Option<f64>,
@@ -42,7 +43,8 @@ pub(super) struct ProcessRow {
     /// Number of times that a thread took the GIL and released it, per second. `None` if it is not known.
     pub handoffs: Option<f64>,
     /// GPU time as a share of the duration of those iterations inside windows whose GPU time was measured. Only windows
-    /// that closed recently count; if there are none, all windows since the process started. `None` if it is not known.
+    /// that closed recently count. If there are none, all windows since the process started count. `None` if it is not
+    /// known.
     pub gpu: Option<f64>,
 }
 

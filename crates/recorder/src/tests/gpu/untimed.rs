@@ -1,5 +1,5 @@
-//! Tests of iterations whose GPU times are not measured because only some iterations are sampled,
-//! and of measured iterations among them.
+//! Tests of iterations whose GPU times are not measured because only some iterations are sampled, and of measured
+//! iterations among them. A span is the work of one stream in one iteration.
 
 use super::*;
 use crate::gpu::sampling::BLOCK;

@@ -7,12 +7,12 @@
 //! lock, is at work only if it causes the waits to end. This is assumed if it has run between almost every wait and the
 //! next, and rarely inside a wait.
 //!
-//! A child process may also be at work for itself, such as a process that uses the same GPU. It counts as the cause
+//! A child process may be at work for another purpose, such as a process that uses the same GPU. It counts as the cause
 //! only if it works more during the waits than between them, or if the thread waits for a pipe and no thread is at
 //! work.
 //!
-//! If no task is at work, and the thread that passes the input on waits for a socket or a pipe itself, then the waiting
-//! thread waits for input from outside.
+//! A waiting thread may get its input from another thread, which passes the input on. If no task is at work, and this
+//! other thread waits for a socket or a pipe, then the cause is input from outside.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
@@ -28,22 +28,23 @@ const MIN_AT_WORK: f64 = 0.5;
 /// any of these waits to count as a wait for this task. A task that is at work in only a few of the waits is assumed
 /// not to cause them.
 const MIN_AT_WORK_IN_ALL: f64 = 0.25;
-/// Minimum number of waits of a thread (`MIN_WAITS`), and minimum number of samples in these waits without the first
-/// sample of each wait (`MIN_INSIDE`). With fewer, a sleeping task does not count as the cause of the waits. With fewer
-/// than `MIN_WAITS`, a child process is also not compared with the times between the waits (see [`MIN_MORE_IN_WAITS`]).
+/// Minimum number of waits of a thread (`MIN_WAITS`), and minimum number of samples in these waits (`MIN_INSIDE`), for
+/// a sleeping task to count as the cause of the waits. The first sample of each wait does not count. With fewer than
+/// `MIN_WAITS` waits, a child process is also not compared with the times between the waits (see
+/// [`MIN_MORE_IN_WAITS`]).
 const MIN_WAITS: u64 = 8;
 const MIN_INSIDE: u64 = 8;
-/// Minimum share of a thread's waits, as a fraction, before which a sleeping task must have run to count as the cause
-/// of the waits, or another thread to count as the one that passes input on. The time before a wait is the time since
-/// the thread's previous wait.
+/// Minimum share of a thread's waits, as a fraction, before which another task must have run. With a smaller share, a
+/// sleeping task does not count as the cause of the waits, and a thread does not count as the one that passes input on.
+/// The time before a wait is the time since the thread's previous wait.
 const MIN_RUNS: f64 = 0.8;
 /// Maximum share of the samples inside a thread's waits, as a fraction, at which a sleeping task has run since the
 /// previous sample. A task that runs more often, such as one that polls, does not count as the cause of the waits. The
 /// first sample of each wait is left out.
 const MAX_RUNS_INSIDE: f64 = 0.5;
-/// Minimum difference of two shares, as a fraction, for a child process to count as the cause of waits: the share of
-/// the waits' samples in which it is on a processor, and the share of the times between waits in which it may always
-/// have been on one.
+/// Minimum difference of two shares, as a fraction, for a child process to count as the cause of waits. The first share
+/// is that of the waits' samples at which the process is on a processor. The second share is that of the times between
+/// waits during which the process may have been on a processor without a break.
 const MIN_MORE_IN_WAITS: f64 = 0.25;
 /// Minimum number of waits of a thread for another thread to count as the one that passes input on to it.
 const MIN_PASSED: u64 = 4;
@@ -56,7 +57,7 @@ pub(super) enum TaskKey {
     Child(Rc<str>),
 }
 
-/// A wait of a thread: its samples from the time that it fell asleep to the time that it woke.
+/// A wait of a thread: the samples from the time at which the thread fell asleep to the time at which it woke.
 #[derive(Debug)]
 pub(super) struct SampledWait {
     pub thread: u32,
@@ -68,7 +69,7 @@ pub(super) struct SampledWait {
 /// The activity of a task at the time when a waiting thread was sampled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum TaskActivity {
-    /// The task is on a processor, or waits for one.
+    /// The task is on a processor, or waits for a processor.
     Busy,
     /// The task sleeps for a given time, or waits for a file or a lock.
     Asleep(SleepKind),
@@ -105,11 +106,12 @@ pub(super) enum WaitCause {
 }
 
 /// A task whose runs are compared with the waits of a thread. The number is the process ID of a child process that was
-/// observed in at least [`MIN_WAITS`] waits. It is 0 for a thread, and for all other child processes with the same
-/// name.
+/// observed in at least [`MIN_WAITS`] waits. The number is 0 for a thread. It is also 0 for child processes that were
+/// observed in fewer waits; those with the same name count as one task.
 type LinkKey = (TaskKey, u32);
 
-/// Tasks that run regularly between the waits of a thread. The first number of each key is the waiting thread.
+/// Tasks that run regularly between the waits of a thread. The first number of each entry is the id of the waiting
+/// thread.
 #[derive(Default)]
 pub(super) struct Linked {
     /// The tasks that end a thread's waits when they run. This is assumed if the task has run between almost every wait
@@ -158,7 +160,7 @@ impl Linked {
         }
         for ((thread, key), runs) in runs {
             let (waits, inside) = all.get(&thread).copied().unwrap_or_default();
-            // Before the first wait, it is not known if the task has run.
+            // It is not known if the task ran before the first wait, so assume that it did.
             let may_pass =
                 waits >= MIN_PASSED && (runs.at_start + 1) as f64 >= MIN_RUNS * waits as f64;
             if let TaskKey::Thread(number) = key.0
@@ -351,8 +353,9 @@ impl Causes<'_> {
     }
 
     /// Returns true if a task is assumed not to prepare input at a sample of a wait. A task that waits for a file or a
-    /// lock may prepare it, and so may a task whose activity is unknown. A child process that is on a processor in less
-    /// than half of the samples of such waits is assumed to work for itself, because the waits also end without it.
+    /// lock may prepare input, and so may a task whose activity is unknown. A child process that is on a processor in
+    /// less than half of the samples of such waits is assumed to work for another purpose, because the waits also end
+    /// without it.
     fn is_quiet(&self, wait: &SampledWait, task: &TaskSample) -> bool {
         match task.activity {
             TaskActivity::Outside(_)

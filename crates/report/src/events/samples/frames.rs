@@ -114,9 +114,10 @@ impl Frames {
         stack
     }
 
-    /// Returns the function to which a sample of a native stack belongs: the one of the innermost frame. If that code
-    /// belongs to tllmprof's library, or to a base library that it called, returns the program's function that called
-    /// tllmprof's library. Returns `None` if the innermost frame is unknown.
+    /// Returns the function to which a sample of a native stack belongs. This is the function of the innermost frame,
+    /// with one exception. If the program called tllmprof's library, and the innermost frames are in that library or in
+    /// the base libraries that it called (the C library or a language's runtime), it is the function of the program
+    /// that made the call. Returns `None` if the innermost frame is unknown.
     #[must_use]
     pub fn native(&self, innermost: u32) -> Option<u32> {
         let own = self.get(innermost)?.function;
@@ -250,7 +251,7 @@ mod tests {
             strings.add(id, name.as_bytes());
             assert!(raw.add(id, id - 1, id));
         }
-        // The driver's code that runs in a call of the program is the driver's, although the call passes through
+        // The innermost frame is in the driver. So the sample belongs to the driver, although the call passed through
         // tllmprof's library.
         strings.add(4, b"/usr/lib/libcuda.so.1+0x40");
         assert!(raw.add(4, 2, 4));

@@ -115,10 +115,11 @@ fn is_any_waiting(waiting: &[(u64, i64)], at: u64) -> bool {
     last.is_some_and(|(_, count)| *count > 0)
 }
 
-/// Returns the function that is most often the program's innermost one, if it is that on at least half of the stacks.
-/// Otherwise, returns the innermost function of the program that is on most of the stacks. If only outermost functions
-/// are on most of them, returns the function that is most often the innermost one, with its share. `stacks` contains
-/// the innermost frame of each stack.
+/// Returns a function of the program that is typical of the stacks. This is the function that is most often the
+/// program's innermost one, if it is the innermost one on at least half of the stacks. Otherwise, it is the innermost
+/// function that most of the stacks have in common, unless that is an outermost function of a stack. Otherwise, it is
+/// the function that is most often the innermost one, with its share of the stacks. `stacks` contains the innermost
+/// frame of each stack.
 fn function(stacks: &[u32], frames: &Frames) -> Option<GilHolder> {
     let is_own = |function: &u32| {
         let known = frames.functions.get(*function as usize);

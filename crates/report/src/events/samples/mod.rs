@@ -44,7 +44,7 @@ pub const ENOUGH: u64 = 200;
 const MAX_SAMPLES: usize = 1 << 20;
 /// Beginning of the names of the functions of a CUDA runtime that is linked statically.
 const STATIC_RUNTIME: &str = "libcudart_static_";
-/// The name in the record of code that is not in a module (the program or a library), such as generated code.
+/// The name in the record for code that is neither in the program's file nor in a library, such as generated code.
 const NO_MODULE: &str = "[no module]";
 /// Maximum number of tasks (other threads and child processes) whose states are stored for one sample of a waiting
 /// thread.
@@ -201,7 +201,7 @@ impl RawStacks {
         }
     }
 
-    /// Adds a thread's call that gives work to the GPU. During such calls, a sleeping thread may wait for this thread.
+    /// Adds a thread's call that gives work to the GPU. A thread that sleeps during the call may wait for this thread.
     pub(crate) fn take_work(&mut self, clock: &Clock, thread: u32, event: &Event) {
         self.workers.add(thread, span(clock, event));
     }

@@ -61,12 +61,12 @@ pub(super) struct WaitSample {
     pub call: Option<SystemCall>,
 }
 
-/// Waits for input from outside that have the same cause.
+/// Waits for input from outside the program that have the same cause.
 #[derive(Debug, Default)]
 struct OutsideWaits {
     /// The indexes of the samples of these waits.
     waits: Vec<usize>,
-    /// The system calls in which the other thread waited for the input, with their numbers of samples.
+    /// The system calls in which the thread that passes the input on waited for it, with their numbers of samples.
     calls: HashMap<&'static str, u64>,
 }
 
@@ -272,8 +272,8 @@ impl Producers<'_> {
         }
     }
 
-    /// Returns the samples of waits at which the waiting thread, or another thread that waits, too, waits for a pipe.
-    /// At the other end of a pipe there may be a child process.
+    /// Returns the samples of waits at which the waiting thread, or another waiting thread, waits for a pipe. There may
+    /// be a child process at the other end of the pipe.
     fn pipes(
         &self,
         tasks: &HashMap<usize, Vec<TaskSample>>,
@@ -305,9 +305,10 @@ impl Producers<'_> {
         pipes
     }
 
-    /// Returns the sleep, with its text for the report, that replaces `wait` in the samples of waits for input from
-    /// outside, which the thread `thread` passes on. Returns `None` if the wait may be for something other than input,
-    /// or if it is not of the kind [`SleepKind::Other`]. Waits without a time limit count as waits for work already.
+    /// Returns the sleep that replaces `wait` in the samples of waits for input from outside the program. The text of
+    /// this sleep names the cause. `thread` is the thread that passes the input on. Returns `None` if the wait may be
+    /// for something other than input. Also returns `None` if the kind of the wait is already more specific than
+    /// [`SleepKind::Other`].
     fn outside(
         &self,
         wait: &Sleep,
@@ -343,8 +344,8 @@ impl Producers<'_> {
     ) -> Sleep {
         let who = self.who(key, names);
         let (does, location) = produced.does(key, samples, frames);
-        // A wait of unknown kind in a futex may also be a wait for a lock or a semaphore that another thread holds. No
-        // function on the stack shows which of the two it is, so such a wait does not count as a wait for input.
+        // A futex wait of unknown kind may be a wait for input, or for a lock or a semaphore that another thread holds.
+        // The stack does not show which of them it is, so the wait does not count as a wait for input.
         let may_be_lock = wait.kind == SleepKind::Other
             && matches!(key, TaskKey::Thread(_))
             && wait.cause.ends_with(UNNAMED_WAIT);
@@ -516,8 +517,8 @@ impl Produced {
         });
     }
 
-    /// Returns the kind of sleep that the task is in at most of the samples at which it is at work; `None` if it is on
-    /// a processor at most of them.
+    /// Returns the most frequent kind of sleep of the task at the samples at which it is at work; `None` if it is on a
+    /// processor at as many of these samples or more.
     fn sleep(&self) -> Option<SleepKind> {
         let asleep = self.asleep.iter();
         let asleep = asleep.max_by_key(|(kind, count)| (**count, **kind));
@@ -548,8 +549,8 @@ impl Produced {
         }
     }
 
-    /// Returns the innermost function of the program in which the thread `key` is in most of its samples during the
-    /// waits in `self`. Returns `None` for a child process, because its stacks are not sampled.
+    /// Returns the innermost function of the program that is on most of the stacks of the thread `key` during the waits
+    /// in `self`. Returns `None` for a child process, because its stacks are not sampled.
     fn function(&self, key: &TaskKey, samples: &[StackSample], frames: &Frames) -> Option<u32> {
         let TaskKey::Thread(thread) = key else {
             return None;

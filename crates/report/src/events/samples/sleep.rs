@@ -91,7 +91,8 @@ pub struct Sleep {
 pub struct ProducerShare {
     pub samples: u64,
     pub at_work: u64,
-    /// True if the producer is asleep, or waits for a file or a lock, at most of the samples at which it is at work.
+    /// True if the producer, while it is at work, is asleep or waits for a file or a lock more often than it is on a
+    /// processor.
     pub is_asleep: bool,
 }
 

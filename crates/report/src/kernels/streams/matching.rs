@@ -7,9 +7,9 @@ use crate::events::launches::{Launches, MAX_CLOCK_ERROR_NS};
 
 impl StreamTally<'_> {
     /// Returns the call that enqueued each piece of work; `None` if it is not known. Kernels are matched by correlation
-    /// number. Copies and memory sets have none. They are matched, in order, to the calls on their stream's handle, if
-    /// there are as many of these calls as pieces of work. A record contains CUPTI's number of the stream for work, but
-    /// the CUDA handle of the stream for calls.
+    /// number. Copies and memory sets have no such number. They are matched in order to the calls on the same stream,
+    /// if there are equally many of both. These calls are found by the stream's CUDA handle, but the record has only
+    /// CUPTI's number of the stream for a piece of work.
     pub(super) fn piece_calls(&self, launches: &Launches) -> Vec<Option<PieceCall>> {
         let mut calls: Vec<Option<PieceCall>> = vec![None; self.pieces.len()];
         let mut handles: HashMap<(u8, u16), HashMap<u64, u32>> = HashMap::new();

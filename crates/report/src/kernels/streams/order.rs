@@ -9,7 +9,7 @@ use super::tally::{PieceCall, PieceKind, StreamPiece, StreamTally};
 use super::{MIN_EXPLAINED, MIN_STREAM_SHARE, StreamOrder, StreamPair, StreamSearch, StreamTime};
 use crate::events::launches::{Launches, MAX_CLOCK_ERROR_NS};
 
-/// Maximum number of streams of a GPU of which pairs are examined. The streams with the most work are kept.
+/// Maximum number of a GPU's streams that are examined in pairs. The streams with the most work are chosen.
 const MAX_STREAMS: usize = 8;
 /// Minimum share of the counted iterations in which a stream must have work, as a fraction. An iteration is counted if
 /// it has recorded kernels and the report's figures include it.
@@ -165,8 +165,8 @@ struct Explained {
     calls: u64,
 }
 
-/// Sums over the changes with the same explanation: the number of changes to each stream, the number of calls of the
-/// waiting function, and the iterations with such changes.
+/// Sums over the changes from one stream to the other that have the same explanation: the number of changes to each
+/// stream, the number of calls of the waiting function, and the iterations with such changes.
 type ExplainedSum = ([u64; 2], u64, HashSet<usize>);
 
 /// The work of all streams, and the calls that enqueued it.
@@ -223,8 +223,8 @@ impl Ordering<'_> {
         else {
             return Some((pair, None));
         };
-        // If the legacy default stream orders two streams, they never run at once. Streams may also take turns because
-        // a kernel fills the GPU, but then the next kernel mostly begins shortly before that kernel ends. So any
+        // Streams that the legacy default stream orders never run at once. Streams that take turns because a kernel
+        // fills the GPU mostly overlap a little, because the next kernel begins shortly before that kernel ends. So any
         // overlap shows that the legacy default stream is not the cause.
         let is_strict = *order != StreamOrder::Legacy || pair.at_once == 0;
         if is_strict
@@ -316,8 +316,9 @@ impl Ordering<'_> {
         if delay > MAX_DELAY_NS {
             return None;
         }
-        // If the GPU waited for the other stream's work, the event was recorded after that work had been enqueued, and
-        // the event wait was enqueued after the previous work of this stream. So earlier event waits do not count.
+        // An event wait orders the two streams only if its event was recorded after the other stream's work had been
+        // enqueued. The wait itself must have been enqueued after the previous work of this stream. So earlier event
+        // waits do not count.
         let recorded = self.calls[before]?.start;
         let since = match previous {
             Some(previous) => self.calls[previous]?.start.max(recorded),
@@ -349,10 +350,11 @@ impl Ordering<'_> {
         })
     }
 
-    /// Returns the explanation that the host waited for the piece `before` and then made the call `call`. The wait must
-    /// be one of the thread that made the call. It must begin after the piece was enqueued and before the piece ended,
-    /// and return after that end (up to [`MAX_CLOCK_ERROR_NS`] earlier is allowed) and before the call. A wait for
-    /// another stream does not count. Returns `None` if there is no such wait.
+    /// Returns the explanation that the host waited for the piece `before` and then made the call `call`; `None` if
+    /// there is no such wait. The wait must be made by the thread of the call, and must not be for another stream. It
+    /// must begin after the piece was enqueued and before the piece ended. It must return before the call and after the
+    /// piece ended. It may seem to return up to [`MAX_CLOCK_ERROR_NS`] earlier, because the times come from different
+    /// clocks.
     fn host_wait(&self, before: usize, call: &PieceCall) -> Option<Explained> {
         let piece = &self.tally.pieces[before];
         let ended = piece.end;

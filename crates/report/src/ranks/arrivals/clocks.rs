@@ -195,9 +195,10 @@ impl Clocks {
         true
     }
 
-    /// Returns, for each of the `new` hosts, a pair for each of at most [`MAX_EVENTS`] collectives, in nanoseconds: the
-    /// time at which the collective ended on this host, and the offset of this time from the time at which it ended on
-    /// the `known` hosts, on the reference clock. Medians are used if several ranks or known hosts take part.
+    /// Returns a list of pairs for each of the `new` hosts, with one pair for each of at most [`MAX_EVENTS`]
+    /// collectives. A pair has the time at which the collective ended on this host, and the difference between that
+    /// time and its end on the `known` hosts. The end on the `known` hosts is converted to the reference clock. All
+    /// values are in nanoseconds. If several ranks or known hosts take part, their median is used.
     fn offsets(
         &self,
         group: &Group<'_>,

@@ -34,8 +34,8 @@ pub struct LatenessCauses {
     /// Time for which the rank's GPU ran other kernels between the previous collective and the late one, minus the same
     /// time of the median rank.
     work: u64,
-    /// Time for which the rank's GPU was idle between the previous collective and the late one, minus the same time of
-    /// the median rank, as far as the other causes do not explain the lateness.
+    /// The part of the lateness that additional idle time of the rank's GPU explains, and the other causes do not. It
+    /// is the idle time between the previous collective and the late one, compared with the median rank.
     launch: u64,
     /// Number of tokens of this rank, and of the median rank. Both are 0 unless `work` is greater than 0.
     tokens: [u64; 2],

@@ -211,8 +211,8 @@ pub(crate) fn matched<'a>(
     found
 }
 
-/// Removes the first lane from `lanes`, together with all lanes that have the same collectives as the first lane.
-/// Returns the removed lanes.
+/// Removes the first lane from `lanes`, together with all lanes that have the same collectives as the first lane. A
+/// lane contains collectives of one process. Returns the removed lanes.
 fn take_group<'a>(
     lanes: &mut Vec<Lane<'a>>,
     hosts: &[usize],

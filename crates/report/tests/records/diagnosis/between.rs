@@ -93,8 +93,8 @@ fn a_host_that_sleeps() {
     let said = "asleep or blocked: between cuStreamSynchronize and cuLaunchKernel (48.8 %)";
     assert!(first.evidence.contains(said), "{}", first.evidence);
     assert!((first.loss.unwrap() - 0.5).abs() < 0.01, "{first:?}");
-    // The thread was on a processor for 6 ms and off it for 4 ms. It may have slept only during its wait for the GPU,
-    // which takes 4 ms, so it is not certain that it slept in its code.
+    // The thread was on a processor for 6 ms and off it for 4 ms. Its wait for the GPU takes 4 ms, so it may have slept
+    // in that wait and not in its code.
     let runs = [(Used::Ran, 6 * MS, 9)];
     says(waits_for_the_host(&runs), "host-blocked", Verdict::No);
     // The thread was on a processor during its measured waits for the GPU, so it must have slept in
@@ -157,7 +157,7 @@ fn a_thread_without_a_processor() {
         evidence,
         "another thread was given the processor 3.00 times a step: 11.0 % of the time"
     );
-    // It costs nothing either if the GPU works meanwhile.
+    // A wait for a processor costs nothing if the GPU works meanwhile.
     let behind_work = report(&[SyntheticLoop {
         used: used.to_vec(),
         calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 5 * MS, 9500 * US)],

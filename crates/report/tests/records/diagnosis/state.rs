@@ -386,15 +386,15 @@ fn another_process_of_the_same_run_on_the_gpu() {
         "{finding:#?}"
     );
 
-    // The driver lists the run's processes, but not the loop: its process ID is that of another PID namespace, or it
-    // does not use the GPU.
+    // The driver lists a process of the run, but not the process ID of the loop. Either the loop does not use the GPU,
+    // or the list has it under an ID of another PID namespace.
     let elsewhere = made(|_| vec![(300, GpuOwner::Run, Some(90))]);
     elsewhere.says(
         "shared-gpu",
         Verdict::No,
         "no process of another run uses the GPU",
     );
-    // The loop only waits. The other process does its work.
+    // The loop only waits. The other process does the loop's GPU work.
     let idle = both.report(&SyntheticLoop {
         calls: vec![(WAIT, 10 * US, 9500 * US)],
         gpu: None,

@@ -16,8 +16,8 @@ pub enum Conflict {
     /// The window with these iterations was planned from the start. It has an iteration in common with the requested
     /// window, or it was interrupted and still needs further iterations.
     Planned(IterationRange),
-    /// A window of steady iterations has been planned and has yet to open. The requested window must not open before
-    /// it (see [`Schedule::keeps_steady`]).
+    /// A window of steady iterations (iterations of similar duration) has been planned and has yet to open. The
+    /// requested window must not open before it (see [`Schedule::keeps_steady`]).
     ToCome,
 }
 

@@ -392,7 +392,7 @@ fn a_wait_for_a_thread_that_waits_for_a_socket_is_one_for_input_from_outside() {
         ..passes_on(order)
     });
     assert_eq!(found, all(BLOCKED_IN_TAKE));
-    // No input ends these waits.
+    // These are not waits for input.
     for called in ["futex", "queue.put"] {
         let main = MainWaits { called, ..LIMITED };
         let found = divided(main, Task::Thread, |_, order| passes_on(order));
@@ -410,14 +410,15 @@ fn a_task_at_work_may_be_the_cause_of_a_wait_for_input_from_outside() {
             ]
         })
     };
-    // A client that waits for its answer, and one that pauses.
+    // The child process is a client. In the first case it waits for its answer, in the second case it pauses.
     assert_eq!(with_child(|_| IDLE), all(FOR_OUTSIDE));
     let pauses = with_child(|_| asleep(SleepKind::Sleep, false));
     assert_eq!(pauses, all(FOR_OUTSIDE));
-    // A process that is busy now and then works for itself, as the waits also end without it.
+    // A child process that is busy in only some of the steps does not cause the waits, because they also end without
+    // it.
     let bursts = |step: u64| if step.is_multiple_of(4) { BUSY } else { IDLE };
     assert_eq!(with_child(bursts), all(FOR_OUTSIDE));
-    // A process that is always busy, or waits for a file, may prepare the input.
+    // A child process that is always busy, or waits for a file, may prepare the input.
     assert_eq!(with_child(|_| BUSY), all(BLOCKED_IN_TAKE));
     let reads = with_child(|_| asleep(SleepKind::File, false));
     assert_eq!(reads, all(BLOCKED_IN_TAKE));
