@@ -31,7 +31,7 @@ impl Program {
         nvtx::library(&self.scratch, &format!("nvtx/{name}.c"), copy)
     }
 
-    /// Runs the program without the library.
+    /// Runs the program without preloading `libtllmprof.so`.
     fn plain(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
         let log = self.scratch.path("log");
         let _ = std::fs::remove_file(&log);

@@ -1,4 +1,4 @@
-//! A Rust program with a method that a test's rule for steps names.
+//! A Rust program with a method that is named in the step rule of a test.
 
 #[link(name = "libcudart.so.12", kind = "dylib", modifiers = "+verbatim")]
 unsafe extern "C" {

@@ -99,7 +99,7 @@ pub(crate) fn write(records: &[Record], format: &mut impl TraceFormat) -> io::Re
     Ok(exported)
 }
 
-/// The numbers of groups, lines, processes and threads that have been assigned so far.
+/// The ids of groups, tracks, processes and threads that have been assigned so far.
 #[derive(Default)]
 struct Numbers {
     ids: Id,

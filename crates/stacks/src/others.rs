@@ -67,9 +67,9 @@ pub(crate) struct OtherTasks {
     tasks: Vec<OtherTask>,
     /// Number of child processes that were observed so far in this window (a recorded interval).
     children: usize,
-    /// The threads of the process at the latest search, sorted by thread id, each with its processor time in ns.
+    /// The threads of the process when they were last listed, sorted by thread id, each with its processor time in ns.
     listed: Vec<(i32, u64)>,
-    /// The time of the latest search.
+    /// The time at which the threads were last listed.
     searched: Option<Instant>,
     /// The time of the latest sample of a wait.
     looked: Option<Instant>,

@@ -85,7 +85,8 @@ pub(crate) fn push(thread: u32, push: impl Fn(&mut EventWriter) -> bool) -> bool
     if chunk.as_mut().is_some_and(push) {
         return true;
     }
-    // The current chunk is full. If no more lasting chunks may be begun, nothing is written.
+    // There is no current chunk yet, or it is full. If no other chunk may be begun (`LEFT` is 1), the caller writes into
+    // the thread's own chunk.
     let left = LEFT.load(Ordering::Relaxed).saturating_sub(1);
     if left == 0 {
         LEFT.store(0, Ordering::Relaxed);

@@ -357,7 +357,7 @@ fn lowered(
 }
 
 /// Finds windows at whose start the SM clock was low, although nothing limited it, and in which the clock rose later.
-/// Returns the longest time from the start of such a window until the clock had risen; `None` if there is no such
+/// Returns the one with the longest time from its start until the clock had risen; `None` if there is no such
 /// window.
 fn low_clock(clocks: &[ClockSample], windows: &[Window]) -> Option<LowClock> {
     let of = |window: &Window| {

@@ -99,8 +99,8 @@ mod tests {
         used: None,
     };
 
-    /// Returns the end of the span, and true if its processor time is still known, after a process whose last call
-    /// ended at `last_call` has ended.
+    /// Corrects [`SPAN`] as for a process that ended in the way `ended` and whose last call ended at `last_call`. Returns
+    /// the end of the corrected span, and true if its processor time is still known.
     fn shortened(last_call: u64, ended: Ended) -> (u64, bool) {
         let mut header = Header::new(1, ClockKind::Monotonic, Vec::new());
         header.ended = Some(ended);
