@@ -378,10 +378,11 @@ impl Doing<'_> {
                 (self.detail)(&idle.rows, claims.gpu),
             ),
         };
-        // Subtract the time that the host's thread waited for a processor from the total, so that a busy machine does
-        // not make the activity's share smaller.
+        // Leave out the time in which the host's thread waited for a processor, both in the total and in the GPU's idle
+        // time, so that a busy machine does not change the verdict. The finding `preempted` reports that time.
         let worked = claims.gpu.saturating_sub(claims.delayed).max(1) as f64;
-        let least = match claims.share_of(claims.idle()) >= MIN_IDLE {
+        let others_idle = claims.idle() - claims.ns(Claim::Delayed);
+        let least = match others_idle as f64 / worked >= MIN_IDLE {
             true => MIN_PART,
             false => self.least,
         };

@@ -22,7 +22,6 @@ pub(super) fn separate(findings: &mut [Finding], all: &[Evidence<'_>]) {
     separate_fallback(findings);
     separate_compilation(findings, all);
     separate_event_loop(findings);
-    withdraw_code_without_processor(findings);
     withdraw_code_after_waits(findings, all);
     merge_code_into_slow_rank(findings, all);
     separate_skew(findings);
@@ -256,19 +255,6 @@ fn withdraw_code_after_waits(findings: &mut [Finding], all: &[Evidence<'_>]) {
         && code.verdict == Verdict::Yes
     {
         code.withdraw();
-    }
-}
-
-/// Withdraws the finding on host code if its loss is smaller than the loss by waits for a processor in the same
-/// process. The host code then took long because of these waits.
-fn withdraw_code_without_processor(findings: &mut [Finding]) {
-    let Some((delayed, code)) = losses(findings, ledger::DELAYED_RULE, ledger::CODE_RULE) else {
-        return;
-    };
-    if code < delayed
-        && let Some(finding) = find_finding(findings, ledger::CODE_RULE)
-    {
-        finding.withdraw();
     }
 }
 
@@ -537,7 +523,6 @@ mod tests {
         let kept = |places| {
             let mut findings = of_places(places);
             separate_faults(&mut findings);
-            withdraw_code_without_processor(&mut findings);
             withdraw_explained_idle(&mut findings);
             findings.map(|finding| finding.verdict == Verdict::Yes)
         };

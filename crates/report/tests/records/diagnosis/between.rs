@@ -219,6 +219,18 @@ fn what_takes_long_without_a_processor_is_lost_once() {
     );
 }
 
+#[test]
+fn code_is_a_cause_of_its_own_beside_longer_waits_for_a_processor() {
+    // In each iteration of 10 ms, the GPU works for 4 ms and the host's code takes 6 ms, of which it has no processor
+    // for 3.6 ms.
+    let used = [(Used::Ran, 2400 * US, 9), (Used::Delayed, 3600 * US, 9)];
+    let report = report(&[waits_for_the_host(&used)]);
+    assert_eq!(yes(&report), ["preempted", "host-bound"]);
+    let losses = [0, 1].map(|place| report.findings[place].loss.unwrap());
+    assert!((losses[0] - 0.36).abs() < 0.01, "{losses:?}");
+    assert!((losses[1] - 0.24).abs() < 0.01, "{losses:?}");
+}
+
 /// Returns a loop that waits for the GPU but launches no work. `used` is the time per iteration
 /// that its thread is on a processor, in nanoseconds.
 fn only_waits(used: u64) -> SyntheticLoop {
