@@ -61,7 +61,7 @@ pub(crate) fn process(process: &Process, found: &[Finding], lines: &mut Lines) {
         None if process.others.unqualified.is_empty() => {
             lines.add(format_args!("{}", process.nothing().unwrap_or_default()));
         }
-        None => iterations::windows(&process.windows, process.own_share(), lines),
+        None => iterations::windows(&process.windows, process.own_share_with_pauses(), lines),
     }
     lines.keep(0);
     notes(process, lines);
@@ -144,7 +144,7 @@ fn inside(process: &Process, sum: &Sum, found: &[Finding], lines: &mut Lines) {
     measured(process, sum, lines);
     lines.blank();
     if !lines.is_of_trace() {
-        iterations::windows(&process.windows, process.own_share(), lines);
+        iterations::windows(&process.windows, process.own_share_with_pauses(), lines);
     }
     iterations::times(
         sum,
