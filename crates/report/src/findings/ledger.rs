@@ -368,9 +368,10 @@ impl Doing<'_> {
     fn by_idle(&self, one: &Evidence<'_>, idle: &Claimed) -> Judgement {
         let claims = &one.process.ledger.details.claims;
         let evidence = match idle.ns {
-            0 => format!("the GPU never waits while {}", self.what),
+            0 => format!("{} never waits while {}", one.the_gpu(), self.what),
             _ => format!(
-                "the GPU has nothing to do {} of {} while {}{}{}",
+                "{} has nothing to do {} of {} while {}{}{}",
+                one.the_gpu(),
                 Share(claims.share_of(idle.ns)),
                 one.worked(),
                 self.what,
@@ -503,7 +504,8 @@ pub(crate) fn idle(one: &Evidence<'_>) -> Judgement {
     let rows = claims.rows(&claims.claimed());
     let share = claims.share_of(claims.idle());
     let evidence = format!(
-        "the GPU has nothing to do {} of {}{}{}",
+        "{} has nothing to do {} of {}{}{}",
+        one.the_gpu(),
         Share(share),
         one.worked(),
         one.measured_in(one.process.ledger.gpu_iterations),

@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use tllmprof_record::Strings;
 
+use super::claim::Claim;
 use super::difference::Difference;
 use super::differences::{SideSums, differences};
-use super::host::{GroupedIteration, Sums};
+use super::host::{GroupedIteration, IdleFit, Sums};
 use super::keys::{ActivityKey, HostCause, NameSources};
 use super::split::CausePart;
 use super::times::Times;
@@ -60,6 +61,8 @@ struct GroupSum {
     blocked: u64,
     /// Upper limit for the time that the threads were asleep or blocked.
     blocked_at_most: u64,
+    /// Time in which the iterations' threads waited for requests.
+    waited: u64,
 }
 
 /// Work of a GPU in the iterations of a group. Times are in nanoseconds, in total and by kernel or
@@ -145,6 +148,7 @@ impl Groups {
                 delayed: launcher.map_or(one.delayed_in_code(), |_| 0),
                 blocked: launcher.map_or(one.blocked(), |_| 0),
                 blocked_at_most: launcher.map_or(one.blocked_at_most(), |_| one.duration),
+                waited: one.idle.min(one.duration),
             });
             found.placed.push(GroupedIteration {
                 span: *span,
@@ -170,6 +174,13 @@ impl Groups {
                 *self.ran[placed.group].by.entry(*what).or_default() += ns;
             }
         }
+    }
+
+    /// Must be called if the GPU's work is not known, because too many of the recorded kernels are missing.
+    pub(crate) fn forget_gpu(&mut self) {
+        self.groups
+            .iter_mut()
+            .for_each(|group| group.counted = false);
     }
 
     /// Returns the ledger (time by cause) of a window; for `None`, of all windows.
@@ -265,17 +276,35 @@ impl Groups {
         }
     }
 
-    /// Applies the GPU idle times of iterations with recorded kernels to other iterations that do the same work. Must
-    /// be called only if recorded kernels represent most iterations (see `Sum::is_alike`).
-    pub(crate) fn project(&mut self, sums: &mut Sums) {
+    /// Applies the GPU idle times of iterations with recorded kernels to other iterations that do the same work. In each
+    /// class of iterations, the idle times add up to the time in which the GPU does not run that work. Must be called
+    /// only if recorded kernels represent most iterations (see `Sum::is_alike`).
+    pub(crate) fn project(&mut self, sums: &mut Sums, named: NameSources<'_>) {
         let plain = self.known_by_kernels(self.chosen(None, |group| !group.taken));
         if plain.is_empty() || self.basis != Basis::Kernels {
             return;
         }
         self.basis = Basis::Projected;
+        let fits = |spent| match named.claim(spent) {
+            Claim::Wait | Claim::Read => IdleFit::First,
+            Claim::Requests => IdleFit::Last,
+            _ => IdleFit::Second,
+        };
         for (measured, alike) in self.by_work(&plain) {
-            sums.project(&measured, &alike);
+            let idle = self.sum(&alike).took - self.projected_busy(&measured, &alike);
+            sums.project(&measured, &alike, idle, fits);
         }
+    }
+
+    /// Returns the time in which the GPU is assumed to run work in the groups `alike`, if it runs as much in each
+    /// iteration as it did on average in those of the groups `measured`. The GPU is assumed to be idle while the thread
+    /// waits for requests.
+    fn projected_busy(&self, measured: &[usize], alike: &[usize]) -> u64 {
+        let busy = measured.iter().filter_map(|at| self.ran.get(*at));
+        let busy = busy.map(|ran| ran.busy).sum();
+        let others = self.sum(alike);
+        let most = others.took.saturating_sub(others.waited);
+        part(busy, others.iterations, self.sum(measured).iterations).min(most)
     }
 
     /// Returns those of the given groups whose work is known from recorded kernels of the same
@@ -319,18 +348,13 @@ impl Groups {
             Basis::Projected => {
                 let mut rows = Vec::new();
                 for (taken, alike) in self.by_work(groups) {
-                    let [measured, others] = [&taken, &alike].map(|of| self.sum(of).iterations);
                     let mut some = self.by_kernel(&taken, named.strings);
+                    let all: u64 = some.iter().map(|row| row.ns).sum();
+                    let busy = self.projected_busy(&taken, &alike);
                     for row in &mut some {
-                        row.ns = part(row.ns, others, measured);
+                        row.ns = part(row.ns, busy, all);
                     }
                     rows.extend(some);
-                }
-                let all: u64 = rows.iter().map(|row| row.ns).sum();
-                if all > sum.took {
-                    for row in &mut rows {
-                        row.ns = part(row.ns, sum.took, all);
-                    }
                 }
                 rows
             }
@@ -553,6 +577,7 @@ impl GroupSum {
         self.blocked = self.blocked.saturating_add(more.blocked);
         let at_most = more.blocked_at_most;
         self.blocked_at_most = self.blocked_at_most.saturating_add(at_most);
+        self.waited = self.waited.saturating_add(more.waited);
     }
 }
 

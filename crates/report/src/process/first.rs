@@ -14,7 +14,6 @@ use crate::events::qualify::{self, Qualified};
 use crate::events::raw::{self, RawBatch, RawIteration};
 use crate::events::requests::{Candidates, Requests};
 use crate::events::samples::{RawStacks, Sampled};
-use crate::events::spans::Span;
 use crate::events::window::{Window, WindowEdge, pairs};
 use crate::layers::RawLayers;
 use crate::process::last;
@@ -148,11 +147,8 @@ pub(crate) struct FirstResults {
     pub qualified: Qualified,
     pub requests: Requests,
     pub sampled: Sampled,
-    /// Times in which the GPU was idle, as CUDA events measured them, in order.
-    pub idle: Vec<Span>,
-    /// Number and GPU time of each iteration whose GPU time was measured. Times are in nanoseconds;
-    /// the numbers are in ascending order.
-    pub gpu: Vec<(u64, u64)>,
+    /// The times of the GPUs' work, as CUDA events measured them.
+    pub gpu: GpuSpans,
     /// For each row of the record's table of CUDA functions, the kind of its calls, such as kernel launches.
     pub kinds: [CallKind; 256],
     /// For each row of the record's table of CUDA functions, true if the function allocates or frees memory.
@@ -183,7 +179,6 @@ impl FirstPass {
         for iteration in &mut iterations {
             iteration.used = self.used.get(&(iteration.n as u32)).copied();
         }
-        let idle = self.gpu.idle_of_busiest();
         let (facts, strings) = self.found.facts(header);
         let is_span = facts.origin.is_own() && facts.origin.lacks(Data::Iterations);
         if is_span {
@@ -227,14 +222,13 @@ impl FirstPass {
             compiles: by_row(&facts, false, CallCount::compiles),
             stretches: pairs(edges.kernels.clone()),
             outside: self.outside,
-            gpu: self.gpu.times(),
+            gpu: self.gpu,
             facts,
             strings,
             iterations,
             batches,
             qualified,
             requests,
-            idle,
             left_out,
         };
         (known, edges, self.layers)

@@ -108,9 +108,10 @@ impl Process {
     pub fn gpu_name(&self) -> Option<String> {
         let sum = self.sum.as_ref()?;
         sum.gpu.as_ref()?;
-        let span = sum.gpu_span().map(|(name, _)| name);
-        let name = span.unwrap_or(self.gpu.busy_name());
-        Some(name.to_owned() + &of_some(sum.gpu_iterations, sum.gpu_among()))
+        let span = sum.gpu_span();
+        let span = span.map(|(name, _)| format!("{} {name}", self.gpu.label()));
+        let name = span.unwrap_or_else(|| self.gpu.busy_name());
+        Some(name + &of_some(sum.gpu_iterations, sum.gpu_among()))
     }
 
     /// Reads a tllmprof record, or the recording of another profiler.

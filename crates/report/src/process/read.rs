@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use tllmprof_record::{Clock, ClockKind, Counter, Damage, Header};
 
 use super::first::{FirstPass, FirstResults};
-use super::gpu::GpuTime;
+use super::gpu::{self, GpuTime};
 use super::ledger::ThirdResults;
 use super::second::{SecondPass, SecondResults};
 use super::state::{End, RecordState, State};
@@ -49,6 +49,9 @@ pub(crate) fn read(
     let damage = recording.read(|entry| second.take(&entry))?;
     let mut counted = second.finish(&known, edges);
     count_calls(&mut known, &counted);
+    if !gpu::are_whole(&counted.kernels, State::judge(&damage, header.ended.into())) {
+        counted.busiest = None;
+    }
     let mut sum = Sum::new(&counted.windows);
     let mut spent = ledger::read(recording, &clock, &mut known, &mut counted, sum.as_ref())?;
     if let Some(sum) = &mut sum {
@@ -66,6 +69,7 @@ pub(crate) fn read(
         collectives,
         samples,
         experts,
+        device,
         ..
     } = counted;
     keep_slow(&mut slowest, sum.map_or(0, |sum| sum.time.p50));
@@ -82,7 +86,7 @@ pub(crate) fn read(
         gpu: GpuTime::new(
             sum.as_mut(),
             &kernels,
-            &facts.software.gpus,
+            (&facts.software.gpus, device),
             record.state,
             cost,
         ),
