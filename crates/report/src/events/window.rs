@@ -8,7 +8,6 @@ use serde::Serialize;
 use tllmprof_record::Edge;
 
 use crate::events::iteration::Iteration;
-use crate::numbers::quantiles::Quantiles;
 
 /// A window: a range of iterations that were recorded one by one.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -71,8 +70,10 @@ impl Window {
             (is_switched, pair[1].start.saturating_sub(pair[0].end()))
         });
         let (switched, others): (Vec<_>, Vec<_>) = gaps.partition(|(is_switched, _)| *is_switched);
-        let usual = Quantiles::from_values(others.into_iter().map(|(_, gap)| gap));
-        let usual = usual.map_or(0, |gaps| gaps.p50);
+        let mut others: Vec<_> = others.into_iter().map(|(_, gap)| gap).collect();
+        others.sort_unstable();
+        let median = others.len().saturating_sub(1) / 2;
+        let usual = others.get(median).copied().unwrap_or(0);
         let pauses = switched.into_iter();
         pauses.map(|(_, gap)| gap.saturating_sub(usual)).sum()
     }

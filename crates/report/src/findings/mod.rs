@@ -95,6 +95,9 @@ pub struct Finding {
     pub loss: Option<f64>,
     /// True if `loss` is only an upper bound.
     pub loss_is_at_most: bool,
+    /// True if `loss` is only a lower bound: the GPU's work was not measured, and it certainly had none for this share
+    /// of the time.
+    pub loss_is_at_least: bool,
     /// The rows of processes' ledgers (time by cause) whose time this finding explains. Empty if the rule does not
     /// hold, or if it is not about time, or if other findings explain all of its time.
     pub claims: Vec<ClaimedRow>,
@@ -276,11 +279,20 @@ fn judge_rule(rule: &'static Rule, all: &[Evidence<'_>], together: JobAnalyses<'
         loss,
         claims,
         loss_is_at_most: rule.is_at_most(),
+        loss_is_at_least: loss.is_some() && is_at_least(rule, all, place),
         is_partly_others: false,
         place,
         needs,
         is_foreign: all.iter().any(|one| !one.process.facts.origin.is_own()),
     }
+}
+
+/// Returns true if the loss of a finding is only a lower bound, because it is based on the GPU's idle time, of which only
+/// a part is known. `place` is the place of the finding.
+fn is_at_least(rule: &Rule, all: &[Evidence<'_>], place: Option<usize>) -> bool {
+    let mut about = all.iter().filter(|one| Some(one.place) == place);
+    ledger::IDLE_RULES.contains(&rule.name)
+        && about.any(|one| one.process.ledger.details.claims.idle_is_at_least)
 }
 
 /// Combines the judgements on several processes: yes if any of them is yes, else unknown if any is

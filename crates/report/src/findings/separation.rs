@@ -448,6 +448,7 @@ mod tests {
             loss: Some(loss),
             claims: claims.iter().map(row).collect(),
             loss_is_at_most: rule.is_at_most(),
+            loss_is_at_least: false,
             is_partly_others: false,
             place: Some(0),
             needs: "",

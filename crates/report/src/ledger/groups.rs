@@ -176,11 +176,22 @@ impl Groups {
         }
     }
 
+    /// Returns the data from which the GPU's ledger is computed.
+    pub(crate) const fn basis(&self) -> Basis {
+        self.basis
+    }
+
     /// Must be called if the GPU's work is not known, because too many of the recorded kernels are missing.
     pub(crate) fn forget_gpu(&mut self) {
         self.groups
             .iter_mut()
             .for_each(|group| group.counted = false);
+    }
+
+    /// Must be called if the GPU's idle times are those in which it certainly has no work, because its work was not
+    /// measured.
+    pub(crate) const fn idle_after_waits(&mut self) {
+        self.basis = Basis::Waits;
     }
 
     /// Returns the ledger (time by cause) of a window; for `None`, of all windows.
@@ -266,13 +277,14 @@ impl Groups {
     }
 
     /// Returns the groups on which the GPU's ledger is based: those whose GPU time was measured ([`Basis::Span`]),
-    /// those with recorded kernels ([`Basis::Kernels`]), or those to which the GPU times of iterations with recorded
-    /// kernels were applied ([`Basis::Projected`]).
+    /// those with recorded kernels ([`Basis::Kernels`]), those to which the GPU times of iterations with recorded
+    /// kernels were applied ([`Basis::Projected`]), or those of the host's ledger ([`Basis::Waits`]).
     pub(crate) fn of_gpu(&self, window: Option<usize>) -> Vec<usize> {
         match self.basis {
             Basis::Span => self.chosen(window, |group| group.counted),
             Basis::Kernels => self.chosen(window, |group| group.taken),
             Basis::Projected => self.known_by_kernels(self.hosts(window)),
+            Basis::Waits => self.hosts(window),
         }
     }
 
@@ -334,8 +346,9 @@ impl Groups {
     }
 
     /// Returns the time for which the GPU worked in some groups, by cause. If GPU time comes from recorded kernels
-    /// (see [`Basis`]), the causes are kernels and kinds of copies; otherwise there is a single cause.
-    fn worked(&self, groups: &[usize], named: NameSources<'_>) -> Vec<CauseTime> {
+    /// (see [`Basis`]), the causes are kernels and kinds of copies; otherwise there is a single cause. If only the times
+    /// are known in which the GPU certainly had no work, it may have been idle at other times, too.
+    fn worked(&self, groups: &[usize], sums: &Sums, named: NameSources<'_>) -> Vec<CauseTime> {
         let sum = self.sum(groups);
         match self.basis {
             Basis::Span => vec![CauseTime {
@@ -344,6 +357,11 @@ impl Groups {
                 location: None,
                 ns: sum.at_work.min(sum.took),
             }],
+            Basis::Waits => {
+                let idle = sums.times(groups).into_iter().map(|(_, times)| times.idle);
+                let ns = sum.took.saturating_sub(idle.sum());
+                vec![named.time(HostCause::Unknown, ns)]
+            }
             Basis::Kernels => self.by_kernel(groups, named.strings),
             Basis::Projected => {
                 let mut rows = Vec::new();
@@ -362,15 +380,15 @@ impl Groups {
     }
 
     /// Returns the GPU idle time of some groups in nanoseconds, as it is in the GPU's ledger.
-    pub(crate) fn idle_of(&self, groups: &[usize], named: NameSources<'_>) -> u64 {
-        let worked = self.worked(groups, named);
+    pub(crate) fn idle_of(&self, groups: &[usize], sums: &Sums, named: NameSources<'_>) -> u64 {
+        let worked = self.worked(groups, sums, named);
         let worked: u64 = worked.iter().map(|row| row.ns).sum();
         self.sum(groups).took.saturating_sub(worked)
     }
 
     fn gpu(&self, groups: &[usize], sums: &Sums, named: NameSources<'_>) -> SplitCauses {
         let took = self.sum(groups).took;
-        let mut times = self.worked(groups, named);
+        let mut times = self.worked(groups, sums, named);
         let busy: u64 = times.iter().map(|row| row.ns).sum();
         let idle = self.spent(groups, sums, named).into_iter();
         let idle: Vec<_> = idle.filter(|(_, times)| times.idle > 0).collect();
@@ -483,6 +501,8 @@ impl Groups {
         match self.basis {
             Basis::Span => group.counted,
             Basis::Kernels => group.taken,
+            // The GPU may be idle during a copy that waits, which is not known.
+            Basis::Waits => false,
             Basis::Projected => {
                 group.taken || group.work.is_some_and(|work| self.work.is_known(work))
             }

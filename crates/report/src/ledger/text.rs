@@ -60,6 +60,7 @@ pub(crate) fn ledger(
         Basis::Span => stretched(gpu_from != GpuFrom::Plain),
         Basis::Kernels => stretched(true),
         Basis::Projected => ", by kernels of the others",
+        Basis::Waits => ", idle for at least this time",
     };
     for (side, of, rows, how) in [
         (

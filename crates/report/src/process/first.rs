@@ -4,8 +4,9 @@
 use std::collections::{HashMap, HashSet};
 
 use tllmprof_engines::sleeps_for_requests;
-use tllmprof_record::{Batch, CallKind, Clock, Entry, Header, Strings, What};
+use tllmprof_record::{Batch, CallKind, Clock, Counter, Entry, Header, Strings, What};
 
+use crate::events::certain_idle::CertainIdle;
 use crate::events::facts::{CallCount, Facts, RawFacts};
 use crate::events::gpu_spans::{GpuSpan, GpuSpans};
 use crate::events::iteration::Used;
@@ -14,6 +15,7 @@ use crate::events::qualify::{self, Qualified};
 use crate::events::raw::{self, RawBatch, RawIteration};
 use crate::events::requests::{Candidates, Requests};
 use crate::events::samples::{RawStacks, Sampled};
+use crate::events::spans::Span;
 use crate::events::window::{Window, WindowEdge, pairs};
 use crate::layers::RawLayers;
 use crate::process::last;
@@ -39,6 +41,7 @@ pub(crate) struct FirstPass {
     /// Each entry is the number of the window's first iteration.
     pub pasts: HashSet<u64>,
     pub gpu: GpuSpans,
+    pub certain_idle: CertainIdle,
     pub requests: Candidates,
     pub stacks: RawStacks,
     pub layers: RawLayers,
@@ -59,6 +62,7 @@ impl FirstPass {
         let Entry::Event { thread, event } = *entry else {
             return;
         };
+        self.certain_idle.take(&self.found, thread, &event);
         let gives_work = self.requests.take(&self.found, clock, thread, &event);
         if gives_work {
             self.stacks.take_work(clock, thread, &event);
@@ -149,6 +153,8 @@ pub(crate) struct FirstResults {
     pub sampled: Sampled,
     /// The times of the GPUs' work, as CUDA events measured them.
     pub gpu: GpuSpans,
+    /// Times in which the GPU certainly had no work, in order. Empty if its work was measured.
+    pub certain_idle: Vec<Span>,
     /// For each row of the record's table of CUDA functions, the kind of its calls, such as kernel launches.
     pub kinds: [CallKind; 256],
     /// For each row of the record's table of CUDA functions, true if the function allocates or frees memory.
@@ -173,7 +179,14 @@ pub(crate) struct Edges {
 
 impl FirstPass {
     /// Ends the first pass: sorts the iterations, replaces ids by strings, and returns the results.
-    pub(crate) fn finish(self, header: &Header, clock: &Clock) -> (FirstResults, Edges, RawLayers) {
+    pub(crate) fn finish(
+        mut self,
+        header: &Header,
+        clock: &Clock,
+    ) -> (FirstResults, Edges, RawLayers) {
+        if header.counter(Counter::EventsDropped) > 0 {
+            self.certain_idle.give_up();
+        }
         let mut iterations = self.iterations;
         iterations.sort_by_key(|iteration| iteration.start);
         for iteration in &mut iterations {
@@ -223,6 +236,9 @@ impl FirstPass {
             stretches: pairs(edges.kernels.clone()),
             outside: self.outside,
             gpu: self.gpu,
+            certain_idle: self
+                .certain_idle
+                .finish(facts.software.known_gpus().len() == 1, clock),
             facts,
             strings,
             iterations,

@@ -52,7 +52,15 @@ pub(crate) fn read(
     }
     let by_events = counted.device.map(|device| known.gpu.idle_of(device));
     let by_events = by_events.unwrap_or_default();
-    let idle = activity.map_or(&by_events, |activity| &activity.idle);
+    let is_certain = counted.device.is_none() && !known.certain_idle.is_empty();
+    if is_certain {
+        groups.idle_after_waits();
+    }
+    let idle = match activity {
+        Some(activity) => &activity.idle,
+        None if is_certain => &known.certain_idle,
+        None => &by_events,
+    };
     let long = long(counted);
     let mut host = HostLedger::new(groups.placed.iter().copied(), idle, long);
     let to_host = known.facts.calls.iter().filter(|row| row.copies_to_host());

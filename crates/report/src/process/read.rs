@@ -40,9 +40,7 @@ pub(crate) fn read(
 ) -> io::Result<Process> {
     let header = recording.header();
     let clock = Clock::new(header.clock, &header.anchors);
-    let mut first = FirstPass::default();
-    first.requests.lacks_streams = !recording.origin().is_own();
-    recording.read(|entry| first.take(&clock, &entry))?;
+    let first = first_pass(recording, &clock)?;
     let (mut known, edges, layers) = first.finish(header, &clock);
     known.facts.origin = recording.origin().or(&known.facts.origin);
     let mut second = SecondPass::new(&known, layers, header, &clock, records);
@@ -113,6 +111,17 @@ pub(crate) fn read(
         facts,
         windows,
     })
+}
+
+/// Makes the first pass over a record.
+fn first_pass(recording: &impl Recording, clock: &Clock) -> io::Result<FirstPass> {
+    let mut first = FirstPass::default();
+    first.requests.lacks_streams = !recording.origin().is_own();
+    let damage = recording.read(|entry| first.take(clock, &entry))?;
+    if !recording.origin().is_own() || !damage.is_none() {
+        first.certain_idle.give_up();
+    }
+    Ok(first)
 }
 
 /// Keeps only slow iterations that took longer than comparable iterations or than `median`, in nanoseconds, and sorts

@@ -1,11 +1,16 @@
 //! Tests of the figures on kernels and GPU metrics, with a server whose times are known exactly.
 
+use std::io;
+use std::path::PathBuf;
+
 use crate::common::server::{SAMPLE, Server, Truth};
 use crate::common::{fits, json, process};
 use serde_json::Value;
 use tllmprof_record::builder::Builder;
-use tllmprof_record::{CallKind, ClockKind, Counter, Edge, Ended, Event, What};
-use tllmprof_report::{Process, Report};
+use tllmprof_record::{
+    CallKind, ClockKind, Counter, Damage, Edge, Ended, Entry, Event, Header, Reader, What,
+};
+use tllmprof_report::{Ledger, LedgerKind, Process, Recording, Report};
 
 #[test]
 fn kernels_add_up_and_gpu_times_are_of_iterations_without_them() {
@@ -449,6 +454,58 @@ fn if_kernels_are_missing_the_ledger_has_no_idle_time_by_them() {
     builder.push(7, &Event::new(0, 0, What::Dropped { events }));
     let found = process("missing", &builder.bytes());
     assert_eq!((found.gpu.share, &found.ledger.gpu[..]), (None, &[][..]));
+}
+
+/// A record without the events that show when the GPU worked.
+struct WithoutGpuTimes<'a>(Reader<&'a [u8]>);
+
+impl Recording for WithoutGpuTimes<'_> {
+    fn header(&self) -> &Header {
+        self.0.header()
+    }
+
+    fn read(&self, mut each: impl FnMut(Entry<'_>)) -> io::Result<Damage> {
+        self.0.read(|entry| {
+            let is_of_gpu = |event: &Event| {
+                use What::{GpuCopy, GpuKernel, GpuSet, GpuSpan};
+                let what = &event.what;
+                matches!(
+                    what,
+                    GpuCopy { .. } | GpuKernel { .. } | GpuSet { .. } | GpuSpan { .. }
+                )
+            };
+            if !matches!(&entry, Entry::Event { event, .. } if is_of_gpu(event)) {
+                each(entry);
+            }
+        })
+    }
+}
+
+#[test]
+fn certain_idle_time_is_no_longer_than_what_was_measured() {
+    let mut compared = 0;
+    for (name, bytes) in crate::stored::corpus() {
+        let measured = process(&name, &bytes).ledger;
+        let stripped = WithoutGpuTimes(Reader::new(&bytes[..]).unwrap());
+        let certain = Process::read(PathBuf::from(&name), &stripped)
+            .unwrap()
+            .ledger;
+        if measured.gpu.is_empty() || certain.gpu.is_empty() {
+            continue;
+        }
+        compared += 1;
+        let idle = |ledger: &Ledger| {
+            let rows = ledger.gpu.iter().filter(|row| row.kind == LedgerKind::Idle);
+            rows.map(|row| row.share).sum::<f64>()
+        };
+        let [certain, measured] = [&certain, &measured].map(idle);
+        println!("{name}: {certain:.4} of {measured:.4}");
+        assert!(
+            certain <= measured + 0.02,
+            "{name}: {certain} of {measured}"
+        );
+    }
+    assert!(compared >= 8, "{compared}");
 }
 
 #[test]
