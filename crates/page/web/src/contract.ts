@@ -145,10 +145,12 @@ export interface Process {
     inside: Sum | null;
     /** The share of the iterations' time between their first GPU work and their last, as measured by CUDA events, with the gaps between kernels. `null` if it was not measured. Unit: part of 1. */
     gpu_span_share: number | null;
-    /** The share of the time in which at least one kernel or copy ran, on the GPU that was busy longest, from recorded kernels; `null` if it was not measured. Recording kernels makes iterations longer, so the busy time is divided by the duration of iterations without recorded kernels, if enough of them do the same work. Unit: part of 1. */
+    /** The share of the iterations' time in which at least one kernel or copy ran, on the GPU that was busy longest, from recorded kernels; `null` if it was not measured. Recording kernels makes iterations longer, so the busy time is divided by the duration of iterations without recorded kernels, if enough of them do the same work. Unit: part of 1. */
     gpu_busy_share: number | null;
     /** The GPUs that the process used. */
     gpus: Gpu[];
+    /** The number of the GPU that was busy longest; `null` if no work of a GPU was measured. `gpu_span_share`, `gpu_busy_share`, `ledger.gpu` and the GPU times of iterations are those of this GPU. */
+    busiest_gpu: number | null;
     /** The iterations of windows that do not qualify, by reason. With a condition (`TLLMPROF_WHERE`), these are mainly the iterations that do not satisfy the condition. Without a condition, these are the idle iterations, unless all iterations are idle. No other figure of windows includes them. */
     unqualified: Unqualified[];
     /** The durations of the iterations outside windows. */
@@ -207,7 +209,7 @@ export interface Process {
     gpu_state_unknown: string | null;
     /** The NUMA nodes of the iterations' thread and of the GPUs; `null` if they are not known. */
     placement: Placement | null;
-    /** The share of the time inside windows that tllmprof's recorder itself took on the program's threads; `null` if there are no windows. Unit: part of 1. */
+    /** The share of the time inside windows that tllmprof's recorder itself took on the program's threads; `null` if there are no windows. Pauses between iterations in which the recording of kernels is switched on or off are not part of these times. Unit: part of 1. */
     recorder_share: number | null;
     /** The windows that opened, in the order of their iterations. */
     windows: Window[];
@@ -279,6 +281,8 @@ export interface Finding {
     loss: number | null;
     /** True if `loss` is only an upper bound. */
     loss_is_at_most: boolean;
+    /** True if `loss` is only a lower bound: the GPU's work was not measured, and it certainly had none for this share of the time. */
+    loss_is_at_least: boolean;
     /** The rows of processes' ledgers (time by cause) whose time this finding explains. Empty if the rule does not hold, or if it is not about time, or if other findings explain all of its time. */
     claims: ClaimedRow[];
 }
@@ -1070,14 +1074,16 @@ export interface LedgerRow {
     share: number;
 }
 
-/** The data from which the list `gpu` of the ledger was computed: CUDA events, or recorded kernels. */
+/** The data from which the list `gpu` of the ledger was computed: CUDA events, recorded kernels, or waits of the host. */
 export type GpuLedgerFrom =
     /** CUDA events before the first GPU work of an iteration and after its last. Gaps between kernels are not known. */
     | "events"
     /** The recorded kernels, in the iterations in which they were recorded. Recording kernels makes these iterations longer. */
     | "kernels"
     /** Kernels that were recorded in other iterations that do the same work. The busy time, and the idle time during each activity of the host, are assumed to be the same. */
-    | "kernels of other iterations";
+    | "kernels of other iterations"
+    /** Waits of the host that left the GPU without work. It certainly had none until the next call that gave it work. The idle times are a lower bound, and it is not known if the GPU was busy at other times, which are in the row `unknown`. */
+    | "waits of the host";
 
 /** The batch of requests that one iteration worked on. */
 export interface Batch {

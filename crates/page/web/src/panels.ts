@@ -75,8 +75,9 @@ function bars({ inside }: Process, ledger: Ledger): HTMLElement[] {
     const host = of(ledger.host_iterations) && `${of(ledger.host_iterations)}, those without kernels`;
     const others = ledger.gpu_from === "kernels of other iterations";
     const gpu = of(ledger.gpu_iterations) && `${others ? "of" : "measured in"} ${of(ledger.gpu_iterations)}`;
+    const waits = ledger.gpu_from === "waits of the host";
     const plain = ledger.gpu_from === "events" && inside?.gpu_from === "events";
-    const how = others ? "by kernels of the others" : plain ? "" : longer;
+    const how = others ? "by kernels of the others" : waits ? "idle for at least this time" : plain ? "" : longer;
     return [
         ...bar("Host", "host", ledger.host, said(host, ledger.stretched ? longer : "")),
         ...bar("GPU", "gpu", ledger.gpu, said(gpu, how)),
@@ -151,7 +152,7 @@ export function findings(report: Report): HTMLElement {
     const [yes, no, unknown] = [which("yes"), which("no"), which("unknown")];
     const item = (finding: Finding) => el("li", { class: `finding ${finding.verdict} ${finding.kind}` },
         el("h3", {}, ruleName(finding.rule), finding.loss !== null && finding.verdict === "yes" &&
-            el("span", { class: "loss" }, `costs ${finding.loss_is_at_most ? "at most " : ""}${share(finding.loss)} of the time`)),
+            el("span", { class: "loss" }, `costs ${finding.loss_is_at_most ? "at most " : finding.loss_is_at_least ? "at least " : ""}${share(finding.loss)} of the time`)),
         el("p", {}, unbroken(finding.evidence)),
         finding.verdict !== "no" && finding.advice && el("p", { class: "advice" }, unbroken(finding.advice)));
     const folded = (title: string, list: Finding[]) => list.length > 0 &&

@@ -1,6 +1,7 @@
 //! GPU time of iterations, computed from spans. A span is the time from the start of a stream's first work in an
 //! iteration to the end of its last work in that iteration. The stream counts as busy for the whole span.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::events::idle::{Gap, GapWalk, IdleSpans};
@@ -85,43 +86,45 @@ impl GpuSpans {
         idle
     }
 
-    /// Returns the times in which no stream of one GPU was busy, in the order of time. That GPU is the one whose spans
-    /// have the largest sum of durations.
-    pub(crate) fn idle_of_busiest(&self) -> Vec<Span> {
+    /// Returns the number of the GPU whose spans have the largest sum of durations; `None` if the record has no spans.
+    pub(crate) fn busiest(&self) -> Option<u8> {
         let mut long: BTreeMap<u8, u64> = BTreeMap::new();
         for span in &self.spans {
             let sum = long.entry(span.device).or_default();
             *sum = sum.saturating_add(span.duration);
         }
-        let Some((busiest, _)) = long.into_iter().max_by_key(|(_, sum)| *sum) else {
-            return Vec::new();
-        };
-        let of = self.spans.iter().filter(|span| span.device == busiest);
+        let busiest = long
+            .into_iter()
+            .max_by_key(|(device, sum)| (*sum, Reverse(*device)));
+        busiest.map(|(device, _)| device)
+    }
+
+    /// Returns the times in which no stream of a GPU was busy, in the order of time. Returns none if the GPU has no
+    /// spans.
+    pub(crate) fn idle_of(&self, device: u8) -> Vec<Span> {
+        let of = self.spans.iter().filter(|span| span.device == device);
         let mut work: Vec<_> = of.map(GpuSpan::span).collect();
+        if work.is_empty() {
+            return Vec::new();
+        }
         work.sort_unstable_by_key(|work| work.start);
         let mut idle = IdleSpans::default();
         work.into_iter().for_each(|work| idle.work(work));
         idle.finish()
     }
 
-    /// Returns the number and the GPU time of each iteration, in the order of the numbers. The GPU
-    /// time is the time in which at least one stream was busy, on the GPU for which this time is
-    /// longest.
-    pub(crate) fn times(mut self) -> Vec<(u64, u64)> {
-        self.spans.sort_unstable();
-        let mut times: Vec<(u64, u64)> = Vec::new();
-        for device in self
-            .spans
-            .chunk_by(|a, b| (a.iteration, a.device) == (b.iteration, b.device))
-        {
-            let time = covered(device);
-            let n = device[0].iteration;
-            match times.last_mut() {
-                Some((last, longest)) if *last == n => *longest = time.max(*longest),
-                _ => times.push((n, time)),
-            }
-        }
-        times
+    /// Returns the number and the GPU time of each iteration that was measured, in the order of the numbers. The GPU
+    /// time is the time in which at least one stream of the GPU `device` was busy: 0 if only other GPUs worked.
+    pub(crate) fn times_of(&self, device: u8) -> Vec<(u64, u64)> {
+        let mut spans = self.spans.clone();
+        spans.sort_unstable();
+        let of_iterations = spans.chunk_by(|a, b| a.iteration == b.iteration);
+        let times = of_iterations.map(|spans| {
+            let of_device = spans.chunk_by(|a, b| a.device == b.device);
+            let mut of_device = of_device.filter(|spans| spans[0].device == device);
+            (spans[0].iteration, of_device.next().map_or(0, covered))
+        });
+        times.collect()
     }
 }
 
@@ -152,6 +155,7 @@ mod tests {
             (7, 0, 200, 5),
             (7, 1, 100, 60),
             (3, 0, 1, 2),
+            (8, 1, 205, 3),
         ] {
             spans.add(GpuSpan {
                 iteration,
@@ -165,7 +169,7 @@ mod tests {
             (0, 1, false),
             (3, 100, false),
             (170, 200, true),
-            (205, u64::MAX, false),
+            (208, u64::MAX, false),
         ];
         let idle = idle.map(|(start, end, is_measured)| GpuIdle {
             span: Span { start, end },
@@ -174,7 +178,11 @@ mod tests {
         assert_eq!(spans.idle(), idle);
         let busiest = [(0, 1), (3, 100), (170, 200), (205, u64::MAX)];
         let busiest = busiest.map(|(start, end)| Span { start, end });
-        assert_eq!(spans.idle_of_busiest(), busiest);
-        assert_eq!(spans.times(), [(3, 2), (7, 75)]);
+        assert_eq!(spans.busiest(), Some(0));
+        assert_eq!(spans.idle_of(0), busiest);
+        assert_eq!(spans.idle_of(2), []);
+        // Iteration 8 was measured, but only the other GPU worked in it.
+        assert_eq!(spans.times_of(0), [(3, 2), (7, 75), (8, 0)]);
+        assert_eq!(GpuSpans::default().busiest(), None);
     }
 }

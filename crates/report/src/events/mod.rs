@@ -5,6 +5,7 @@ pub(crate) mod batch;
 pub(crate) mod busy;
 pub(crate) mod by_thread;
 pub(crate) mod causes;
+pub(crate) mod certain_idle;
 pub(crate) mod facts;
 pub(crate) mod gpu_spans;
 pub(crate) mod groups;

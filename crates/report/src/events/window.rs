@@ -60,6 +60,24 @@ impl Window {
         (start.unwrap_or(0), end.unwrap_or(0))
     }
 
+    /// Returns the time in nanoseconds for which the program paused between iterations so that the recording of kernels
+    /// could be switched on or off. Each such pause counts only as far as it exceeds the usual time between two
+    /// iterations, which the program may need for itself.
+    pub fn switch_pauses(&self) -> u64 {
+        let pairs = self.iterations.windows(2);
+        let gaps = pairs.map(|pair| {
+            let is_switched = pair[0].gpu_busy.is_some() != pair[1].gpu_busy.is_some();
+            (is_switched, pair[1].start.saturating_sub(pair[0].end()))
+        });
+        let (switched, others): (Vec<_>, Vec<_>) = gaps.partition(|(is_switched, _)| *is_switched);
+        let mut others: Vec<_> = others.into_iter().map(|(_, gap)| gap).collect();
+        others.sort_unstable();
+        let median = others.len().saturating_sub(1) / 2;
+        let usual = others.get(median).copied().unwrap_or(0);
+        let pauses = switched.into_iter();
+        pauses.map(|(_, gap)| gap.saturating_sub(usual)).sum()
+    }
+
     /// Returns the parts of the window's time span that the report's figures include, as starts and ends in
     /// nanoseconds. Iterations that do not qualify and gaps where iterations are missing are left out.
     pub fn stretches(&self) -> impl Iterator<Item = (u64, u64)> {
@@ -226,6 +244,34 @@ mod tests {
         assert_eq!(gaps(open(), &[]), 0);
         assert_eq!(gaps(open(), &[5, 6, 7]), 0);
         assert_eq!(gaps(open(), &[6, 9]), 3);
+    }
+
+    #[test]
+    fn a_switch_of_the_recording_pauses_the_program_for_longer_than_usual() {
+        let pauses = |iterations: &[(u64, u64, bool)]| {
+            let iterations = iterations.iter().map(|(start, end, taken)| Iteration {
+                start: *start,
+                duration: end - start,
+                gpu_busy: taken.then_some(0),
+                ..Iteration::default()
+            });
+            let window = Window {
+                first: 0,
+                last: 9,
+                closed: true,
+                cut: false,
+                past: false,
+                iterations: iterations.collect(),
+            };
+            window.switch_pauses()
+        };
+        // The program takes 2 ns between two iterations.
+        let plain = [(0, 10, false), (12, 22, false), (24, 34, false)];
+        assert_eq!(pauses(&plain), 0);
+        let taken = [(90, 100, true), (102, 112, true), (140, 150, false)];
+        assert_eq!(pauses(&[plain, taken].concat()), 54 + 26);
+        // Iterations of several threads may overlap.
+        assert_eq!(pauses(&[(0, 10, false), (5, 15, true)]), 0);
     }
 
     #[test]

@@ -45,6 +45,8 @@ struct WorkClass {
     others: u64,
     /// Total time of the iterations without recorded kernels, except waits for requests.
     took: u64,
+    /// Total time of the iterations without recorded kernels.
+    all: u64,
     /// True if the class's iterations with and without recorded kernels have similar mean numbers of launches (see
     /// [`MAX_LAUNCH_DIFFERENCE`]). Then they are assumed to do the same work.
     is_known: bool,
@@ -102,11 +104,13 @@ impl WorkClasses {
     /// if there is no such class.
     pub(crate) fn busy_share(&self) -> Option<f64> {
         let known = self.classes.iter().filter(|class| class.is_known);
-        let (busy, took) = known.fold((0.0, 0.0), |(busy, took), class| {
+        let (busy, all) = known.fold((0.0, 0.0), |(busy, all), class| {
             let each = class.busy as f64 / class.measured as f64;
-            (busy + each * class.others as f64, took + class.took as f64)
+            // The GPU cannot work for longer than the iterations take. One class must not make up for another.
+            let of_class = f64::min(each * class.others as f64, class.took as f64);
+            (busy + of_class, all + class.all as f64)
         });
-        (took > 0.0).then(|| f64::min(busy / took, 1.0))
+        (all > 0.0).then(|| busy / all)
     }
 }
 
@@ -125,6 +129,7 @@ impl WorkClass {
                 None => {
                     sum.others += 1;
                     sum.took = sum.took.saturating_add(one.busy());
+                    sum.all = sum.all.saturating_add(one.duration);
                 }
             }
         }
@@ -195,6 +200,22 @@ mod tests {
         assert_ne!(decode, prompt);
         assert_eq!(classes.class(&all[30]), Some(decode));
         assert!(classes.is_known(decode) && classes.is_known(prompt));
+    }
+
+    #[test]
+    fn one_kind_of_iterations_does_not_make_up_for_another() {
+        let all = some(10, 20, 1000, Some(600)).chain(some(10, 90, 1300, Some(700)));
+        let all = all.chain(some(60, 20, 750, None));
+        let mut all: Vec<_> = all.chain(some(20, 90, 400, None)).collect();
+        let share = |all: &[Iteration]| WorkClasses::new(all.iter()).busy_share().unwrap();
+        // In the second class, the GPU cannot work for 700 of 400 ns.
+        let busy = 60.0 * 600.0 + 20.0 * 400.0;
+        assert!((share(&all) - busy / 53_000.0).abs() < 1e-9);
+        // The share is one of all the time, also of that in which the thread waits for requests.
+        for one in all.iter_mut().filter(|one| one.gpu_busy.is_none()) {
+            (one.duration, one.idle) = (one.duration + 1000, 1000);
+        }
+        assert!((share(&all) - busy / 133_000.0).abs() < 1e-9);
     }
 
     #[test]

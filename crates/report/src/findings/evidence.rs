@@ -168,6 +168,13 @@ impl<'a> Evidence<'a> {
         }
     }
 
+    /// Returns words for the GPU whose busy and idle times findings are about: with its number if the process used
+    /// several GPUs.
+    pub(crate) fn the_gpu(&self) -> String {
+        let number = self.process.gpu.numbered();
+        number.map_or_else(|| "the GPU".to_owned(), |device| format!("GPU {device}"))
+    }
+
     /// Returns true if the recording took so much time that GPU idle time is not representative of
     /// the program.
     pub(crate) fn is_distorted(&self) -> bool {

@@ -54,24 +54,23 @@ pub(crate) fn low_when() -> String {
 /// Returns words for the share of time in which the GPU is busy, with the number of iterations in
 /// which it was measured.
 fn works(one: &Evidence<'_>, busy: Busy) -> String {
-    let by_kernels = one.measured_in(one.process.kernels.steps());
+    let (gpu, by_kernels) = (one.the_gpu(), one.measured_in(one.process.kernels.steps()));
     match busy {
         Busy::ByKernels(share) => {
-            format!("the GPU is busy {} of the time{by_kernels}", Share(share))
+            format!("{gpu} is busy {} of the time{by_kernels}", Share(share))
         }
         Busy::Sampled(share) => format!(
             "kernels run {} of the time, by the GPU's metrics",
             Share(share)
         ),
         Busy::Between(low, _) if is_of_unknown_cost(one) => format!(
-            "the GPU is busy {} of the time of the trace; recording made that longer, it is not known by how much",
+            "{gpu} is busy {} of the time of the trace; recording made that longer, it is not known by how much",
             Share(low)
         ),
         Busy::Between(low, high) => format!(
-            "the GPU is busy {} to {} of {}; recording kernels made the iterations longer",
+            "{gpu} is busy {} to {} of the time; recording kernels made the iterations longer",
             Share(low),
-            Share(high),
-            one.worked()
+            Share(high)
         ),
     }
 }

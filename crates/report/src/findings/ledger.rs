@@ -36,6 +36,9 @@ const MIN_LARGE_BATCHES: f64 = 0.5;
 /// Name of the finding `gpu-idle`: the GPU is idle, and no other finding says why.
 pub(crate) const IDLE_RULE: &str = "gpu-idle";
 
+/// The names of the findings whose losses are idle times of the GPU.
+pub(crate) const IDLE_RULES: [&str; 4] = [CODE_RULE, BLOCKED_RULE, INPUT_RULE, IDLE_RULE];
+
 /// Minimum share of the time in which the GPU is idle, as a fraction, for the finding `gpu-idle`.
 pub(crate) const MIN_IDLE: f64 = 0.2;
 /// Minimum share of the time, as a fraction, in which the GPU is idle due to one cause, for a finding on that cause.
@@ -357,7 +360,13 @@ impl Doing<'_> {
         let claims = &one.process.ledger.details.claims;
         let judged = match claims.gpu {
             0 => Judgement::Unknown(GPU_TIME_MISSING.to_owned()),
-            _ => self.by_idle(one, idle),
+            _ => match self.by_idle(one, idle) {
+                // The GPU may be idle for longer.
+                Judgement::No(_) if claims.idle_is_at_least => {
+                    Judgement::Unknown(GPU_TIME_MISSING.to_owned())
+                }
+                judged => judged,
+            },
         };
         match judged {
             Judgement::Yes { .. } => judged,
@@ -368,9 +377,11 @@ impl Doing<'_> {
     fn by_idle(&self, one: &Evidence<'_>, idle: &Claimed) -> Judgement {
         let claims = &one.process.ledger.details.claims;
         let evidence = match idle.ns {
-            0 => format!("the GPU never waits while {}", self.what),
+            0 => format!("{} never waits while {}", one.the_gpu(), self.what),
             _ => format!(
-                "the GPU has nothing to do {} of {} while {}{}{}",
+                "{} has nothing to do {}{} of {} while {}{}{}",
+                one.the_gpu(),
+                claims.at_least(),
                 Share(claims.share_of(idle.ns)),
                 one.worked(),
                 self.what,
@@ -378,10 +389,11 @@ impl Doing<'_> {
                 (self.detail)(&idle.rows, claims.gpu),
             ),
         };
-        // Subtract the time that the host's thread waited for a processor from the total, so that a busy machine does
-        // not make the activity's share smaller.
+        // Leave out the time in which the host's thread waited for a processor, both in the total and in the GPU's idle
+        // time, so that a busy machine does not change the verdict. The finding `preempted` reports that time.
         let worked = claims.gpu.saturating_sub(claims.delayed).max(1) as f64;
-        let least = match claims.share_of(claims.idle()) >= MIN_IDLE {
+        let others_idle = claims.idle() - claims.ns(Claim::Delayed);
+        let least = match others_idle as f64 / worked >= MIN_IDLE {
             true => MIN_PART,
             false => self.least,
         };
@@ -502,7 +514,9 @@ pub(crate) fn idle(one: &Evidence<'_>) -> Judgement {
     let rows = claims.rows(&claims.claimed());
     let share = claims.share_of(claims.idle());
     let evidence = format!(
-        "the GPU has nothing to do {} of {}{}{}",
+        "{} has nothing to do {}{} of {}{}{}",
+        one.the_gpu(),
+        claims.at_least(),
         Share(share),
         one.worked(),
         one.measured_in(one.process.ledger.gpu_iterations),
@@ -513,6 +527,7 @@ pub(crate) fn idle(one: &Evidence<'_>) -> Judgement {
     );
     let of_all = claims.of_all(claims.idle());
     match share >= MIN_IDLE && of_all >= MIN_IDLE {
+        false if claims.idle_is_at_least => Judgement::Unknown(GPU_TIME_MISSING.to_owned()),
         false => Judgement::No(evidence),
         true if one.is_distorted() => {
             Judgement::Unknown(format!("{evidence}; but {}", one.distorted()))

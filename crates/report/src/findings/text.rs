@@ -118,16 +118,16 @@ fn cost(finding: &Finding) -> String {
     let Some(loss) = finding.loss else {
         return String::new();
     };
-    let at_most = if finding.loss_is_at_most {
-        "at most "
-    } else {
-        ""
+    let bound = match (finding.loss_is_at_most, finding.loss_is_at_least) {
+        (true, _) => "at most ",
+        (_, true) => "at least ",
+        _ => "",
     };
     let beyond = match finding.is_partly_others {
         true => " beyond the others",
         false => "",
     };
-    format!(" (costs {at_most}{}{beyond})", Share(loss))
+    format!(" (costs {bound}{}{beyond})", Share(loss))
 }
 
 /// Adds a finding that holds, with its advice, to the text. In a brief report, one more line has

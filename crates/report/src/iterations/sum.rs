@@ -111,6 +111,8 @@ pub struct PythonShares {
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Totals {
     pub idle: u64,
+    /// The part of `idle` in iterations with recorded kernels.
+    pub idle_with_kernels: u64,
     pub gil_wait: u64,
     pub gc: u64,
     /// The share of time that is in iterations with a kind of work of which no kernels were recorded (see
@@ -155,6 +157,7 @@ impl Sum {
         let work = WorkClasses::new(all());
         let totals = Totals {
             idle: total(|iteration| iteration.idle),
+            idle_with_kernels: total(|iteration| iteration.gpu_busy.map_or(0, |_| iteration.idle)),
             gil_wait: total(|iteration| iteration.gil_wait),
             gc: total(|iteration| iteration.gc),
             unlike: work.unknown_share(),
@@ -190,12 +193,12 @@ impl Sum {
         Some(sum)
     }
 
-    /// Returns the name and the quantiles of the GPU span, which is the time from an iteration's
-    /// first GPU work to its last. Returns `None` if the GPU span was not measured.
+    /// Returns the name, without that of the GPU, and the quantiles of the GPU span, which is the time from an
+    /// iteration's first GPU work to its last. Returns `None` if the GPU span was not measured.
     pub fn gpu_span(&self) -> Option<(&'static str, &Quantiles)> {
         let name = match self.gpu_from {
-            GpuFrom::Plain => "GPU span",
-            GpuFrom::Stretched => "GPU span, stretched",
+            GpuFrom::Plain => "span",
+            GpuFrom::Stretched => "span, stretched",
             GpuFrom::Kernels => return None,
         };
         Some((name, self.gpu.as_ref()?))

@@ -22,12 +22,13 @@ const MAX_IDLE: f64 = 0.1;
 /// Minimum share of the windows' time in which no iteration was open, as a fraction, for a line about that time.
 const MIN_BETWEEN: f64 = 0.05;
 
-/// Shares of the iterations' time in which the GPUs work, as fractions, and the label for the row
+/// Shares of the iterations' time in which the GPU works, as fractions, and the labels for the GPU and for the row
 /// of busy time. A share that is not known is `None`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GpuShares<'a> {
     pub span: Option<f64>,
     pub busy: Option<f64>,
+    pub gpu: &'a str,
     pub busy_name: &'a str,
 }
 
@@ -135,7 +136,11 @@ impl TimesTable<'_> {
         // span is wrong.
         if let Some(((name, times), share)) = sum.gpu_span().zip(gpu.span) {
             let of = of_some(sum.gpu_iterations, sum.gpu_among());
-            self.row(&format!("{indent}{name}{of}"), times, Some(share));
+            self.row(
+                &format!("{indent}{} {name}{of}", gpu.gpu),
+                times,
+                Some(share),
+            );
         }
     }
 

@@ -265,8 +265,13 @@ impl<'a> KernelTally<'a> {
                 busy: inside.then_some(0),
             })
             .collect();
-        let sums = device_sums(&devices, &mut iterations, self.qualified);
+        let sums = device_sums(&devices, &is_inside, self.qualified);
         let (longest, busiest) = longest(&devices, &sums, self.qualified, &is_inside);
+        for part in busiest.iter().flat_map(|at| &devices[*at].parts) {
+            if let Some(busy) = &mut iterations[part.place].busy {
+                *busy = part.busy;
+            }
+        }
         let is_one: Vec<_> = (0..raw.len())
             .map(|place| is_inside[place] && self.qualified.has(place))
             .collect();
@@ -316,11 +321,11 @@ impl<'a> KernelTally<'a> {
     }
 }
 
-/// Stores in each iteration the busy time of the GPU that is busiest in this iteration. Returns the sums for each GPU
-/// over the qualifying iterations, which are those that the report's figures include.
+/// Returns the sums for each GPU over the iterations with recorded kernels that the report's figures include.
+/// `is_inside` is true for each iteration with recorded kernels.
 fn device_sums(
     devices: &[DeviceActivity],
-    iterations: &mut [InKernels],
+    is_inside: &[bool],
     qualified: &Qualified,
 ) -> Vec<DeviceSum> {
     let of = |device: &DeviceActivity| {
@@ -330,12 +335,9 @@ fn device_sums(
             kernels: 0,
         };
         for part in &device.parts {
-            if let Some(busy) = &mut iterations[part.place].busy {
-                *busy = part.busy.max(*busy);
-                if qualified.has(part.place) {
-                    sum.busy += part.busy;
-                    sum.kernels += part.kernels;
-                }
+            if is_inside[part.place] && qualified.has(part.place) {
+                sum.busy += part.busy;
+                sum.kernels += part.kernels;
             }
         }
         sum

@@ -56,8 +56,9 @@ fn in_words(blocks: &Blocks) -> Vec<String> {
 }
 
 /// Adds a table of the kernels with the longest total time, with at most `rows` rows, and a line about copies to the
-/// text. Adds nothing if the recording of kernels was never switched on.
-pub(crate) fn kernels(kernels: &Kernels, rows: usize, lines: &mut Lines) {
+/// text. Adds nothing if the recording of kernels was never switched on. `gpu` is the number of the GPU that was busy
+/// longest, if the process used several GPUs.
+pub(crate) fn kernels(kernels: &Kernels, gpu: Option<u8>, rows: usize, lines: &mut Lines) {
     let Some(taken) = &kernels.window else {
         return;
     };
@@ -67,7 +68,7 @@ pub(crate) fn kernels(kernels: &Kernels, rows: usize, lines: &mut Lines) {
         ));
         return;
     }
-    lines.add(format_args!("{}", heading(taken, lines.is_of_trace())));
+    lines.add(format_args!("{}", heading(taken, gpu, lines.is_of_trace())));
     if is_much_between(kernels) {
         lines.add(format_args!(
             "  {} of the kernels began between iterations, in which no time is measured",
@@ -137,8 +138,10 @@ fn known(ns: u64) -> String {
 
 /// Returns the line above the table of kernels. It states the number of iterations with recorded kernels (unless the
 /// kernels are those of a whole trace), and the shares of the time in which the GPU was busy, idle between pieces of
-/// work, and idle before the first or after the last work of an iteration.
-fn heading(taken: &KernelSum, is_of_trace: bool) -> String {
+/// work, and idle before the first or after the last work of an iteration. `gpu` is the number of that GPU, if the
+/// process used several.
+fn heading(taken: &KernelSum, gpu: Option<u8>, is_of_trace: bool) -> String {
+    let gpu = gpu.map_or_else(String::new, |gpu| format!("GPU {gpu} "));
     let of = match &taken.samples {
         _ if is_of_trace => "the trace".to_owned(),
         Some(samples) => format!("{} ({})", Count(taken.iterations, "step"), samples.text),
@@ -147,7 +150,7 @@ fn heading(taken: &KernelSum, is_of_trace: bool) -> String {
     match (taken.busy, taken.gaps) {
         (Some(0), _) if taken.kernels == 0 => format!("kernels of {of}: none was recorded"),
         (Some(busy), Some(gaps)) => format!(
-            "kernels of {of}: busy {}, gaps {}, before and after work {}",
+            "kernels of {of}: {gpu}busy {}, gaps {}, before and after work {}",
             Share(taken.share(busy)),
             Share(taken.share(gaps)),
             Share(taken.share(taken.wall.saturating_sub(busy + gaps)))

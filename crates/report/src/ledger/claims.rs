@@ -8,7 +8,7 @@ use super::groups::Groups;
 use super::host::Sums;
 use super::keys::{HostCause, NATIVE, NameSources, PYTHON};
 use super::split::CausePart;
-use super::{LedgerKind, Paths};
+use super::{Basis, LedgerKind, Paths};
 use crate::events::iteration::part;
 use crate::events::samples::ProducerShare;
 use crate::numbers::units::Share;
@@ -36,6 +36,8 @@ pub struct Claims {
     /// The part of `gpu` in which the host's thread was ready to run but had no processor. Waits for the GPU or the GIL
     /// are not included.
     pub delayed: u64,
+    /// True if `idle` is a lower bound, because the GPU's work was not measured ([`Basis::Waits`]).
+    pub idle_is_at_least: bool,
     /// The part of `gpu` in which the GPU was idle, by category.
     pub idle: BTreeMap<Claim, Claimed>,
     /// The part of `idle` in which the host ran short code around calls, by the category of these
@@ -112,6 +114,15 @@ impl Claims {
                 format!("; mostly in {name} ({})", Share(self.share_of(ns)))
             }
             _ => String::new(),
+        }
+    }
+
+    /// Returns words that come before a share of the GPU's idle time: "at least " if that is a lower bound, otherwise
+    /// none.
+    pub fn at_least(&self) -> &'static str {
+        match self.idle_is_at_least {
+            true => "at least ",
+            false => "",
         }
     }
 
@@ -243,7 +254,8 @@ impl Groups {
             ran.add(named.cause(part.cause).1, part.times.all);
         }
         claims.waited = claims.waited.sorted();
-        claims.fit(self.idle_of(&of_gpu, named));
+        claims.fit(self.idle_of(&of_gpu, sums, named));
+        claims.idle_is_at_least = self.basis() == Basis::Waits;
         let sleeps = named.frames.sleeps.iter();
         let producers = sleeps.filter_map(|sleep| Some((sleep.cause.clone(), sleep.producer?)));
         claims.producers = producers.collect();

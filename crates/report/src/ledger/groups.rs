@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use tllmprof_record::Strings;
 
+use super::claim::Claim;
 use super::difference::Difference;
 use super::differences::{SideSums, differences};
-use super::host::{GroupedIteration, Sums};
+use super::host::{GroupedIteration, IdleFit, Sums};
 use super::keys::{ActivityKey, HostCause, NameSources};
 use super::split::CausePart;
 use super::times::Times;
@@ -60,6 +61,8 @@ struct GroupSum {
     blocked: u64,
     /// Upper limit for the time that the threads were asleep or blocked.
     blocked_at_most: u64,
+    /// Time in which the iterations' threads waited for requests.
+    waited: u64,
 }
 
 /// Work of a GPU in the iterations of a group. Times are in nanoseconds, in total and by kernel or
@@ -145,6 +148,7 @@ impl Groups {
                 delayed: launcher.map_or(one.delayed_in_code(), |_| 0),
                 blocked: launcher.map_or(one.blocked(), |_| 0),
                 blocked_at_most: launcher.map_or(one.blocked_at_most(), |_| one.duration),
+                waited: one.idle.min(one.duration),
             });
             found.placed.push(GroupedIteration {
                 span: *span,
@@ -170,6 +174,24 @@ impl Groups {
                 *self.ran[placed.group].by.entry(*what).or_default() += ns;
             }
         }
+    }
+
+    /// Returns the data from which the GPU's ledger is computed.
+    pub(crate) const fn basis(&self) -> Basis {
+        self.basis
+    }
+
+    /// Must be called if the GPU's work is not known, because too many of the recorded kernels are missing.
+    pub(crate) fn forget_gpu(&mut self) {
+        self.groups
+            .iter_mut()
+            .for_each(|group| group.counted = false);
+    }
+
+    /// Must be called if the GPU's idle times are those in which it certainly has no work, because its work was not
+    /// measured.
+    pub(crate) const fn idle_after_waits(&mut self) {
+        self.basis = Basis::Waits;
     }
 
     /// Returns the ledger (time by cause) of a window; for `None`, of all windows.
@@ -255,27 +277,46 @@ impl Groups {
     }
 
     /// Returns the groups on which the GPU's ledger is based: those whose GPU time was measured ([`Basis::Span`]),
-    /// those with recorded kernels ([`Basis::Kernels`]), or those to which the GPU times of iterations with recorded
-    /// kernels were applied ([`Basis::Projected`]).
+    /// those with recorded kernels ([`Basis::Kernels`]), those to which the GPU times of iterations with recorded
+    /// kernels were applied ([`Basis::Projected`]), or those of the host's ledger ([`Basis::Waits`]).
     pub(crate) fn of_gpu(&self, window: Option<usize>) -> Vec<usize> {
         match self.basis {
             Basis::Span => self.chosen(window, |group| group.counted),
             Basis::Kernels => self.chosen(window, |group| group.taken),
             Basis::Projected => self.known_by_kernels(self.hosts(window)),
+            Basis::Waits => self.hosts(window),
         }
     }
 
-    /// Applies the GPU idle times of iterations with recorded kernels to other iterations that do the same work. Must
-    /// be called only if recorded kernels represent most iterations (see `Sum::is_alike`).
-    pub(crate) fn project(&mut self, sums: &mut Sums) {
+    /// Applies the GPU idle times of iterations with recorded kernels to other iterations that do the same work. In each
+    /// class of iterations, the idle times add up to the time in which the GPU does not run that work. Must be called
+    /// only if recorded kernels represent most iterations (see `Sum::is_alike`).
+    pub(crate) fn project(&mut self, sums: &mut Sums, named: NameSources<'_>) {
         let plain = self.known_by_kernels(self.chosen(None, |group| !group.taken));
         if plain.is_empty() || self.basis != Basis::Kernels {
             return;
         }
         self.basis = Basis::Projected;
+        let fits = |spent| match named.claim(spent) {
+            Claim::Wait | Claim::Read => IdleFit::First,
+            Claim::Requests => IdleFit::Last,
+            _ => IdleFit::Second,
+        };
         for (measured, alike) in self.by_work(&plain) {
-            sums.project(&measured, &alike);
+            let idle = self.sum(&alike).took - self.projected_busy(&measured, &alike);
+            sums.project(&measured, &alike, idle, fits);
         }
+    }
+
+    /// Returns the time in which the GPU is assumed to run work in the groups `alike`, if it runs as much in each
+    /// iteration as it did on average in those of the groups `measured`. The GPU is assumed to be idle while the thread
+    /// waits for requests.
+    fn projected_busy(&self, measured: &[usize], alike: &[usize]) -> u64 {
+        let busy = measured.iter().filter_map(|at| self.ran.get(*at));
+        let busy = busy.map(|ran| ran.busy).sum();
+        let others = self.sum(alike);
+        let most = others.took.saturating_sub(others.waited);
+        part(busy, others.iterations, self.sum(measured).iterations).min(most)
     }
 
     /// Returns those of the given groups whose work is known from recorded kernels of the same
@@ -305,8 +346,9 @@ impl Groups {
     }
 
     /// Returns the time for which the GPU worked in some groups, by cause. If GPU time comes from recorded kernels
-    /// (see [`Basis`]), the causes are kernels and kinds of copies; otherwise there is a single cause.
-    fn worked(&self, groups: &[usize], named: NameSources<'_>) -> Vec<CauseTime> {
+    /// (see [`Basis`]), the causes are kernels and kinds of copies; otherwise there is a single cause. If only the times
+    /// are known in which the GPU certainly had no work, it may have been idle at other times, too.
+    fn worked(&self, groups: &[usize], sums: &Sums, named: NameSources<'_>) -> Vec<CauseTime> {
         let sum = self.sum(groups);
         match self.basis {
             Basis::Span => vec![CauseTime {
@@ -315,22 +357,22 @@ impl Groups {
                 location: None,
                 ns: sum.at_work.min(sum.took),
             }],
+            Basis::Waits => {
+                let idle = sums.times(groups).into_iter().map(|(_, times)| times.idle);
+                let ns = sum.took.saturating_sub(idle.sum());
+                vec![named.time(HostCause::Unknown, ns)]
+            }
             Basis::Kernels => self.by_kernel(groups, named.strings),
             Basis::Projected => {
                 let mut rows = Vec::new();
                 for (taken, alike) in self.by_work(groups) {
-                    let [measured, others] = [&taken, &alike].map(|of| self.sum(of).iterations);
                     let mut some = self.by_kernel(&taken, named.strings);
+                    let all: u64 = some.iter().map(|row| row.ns).sum();
+                    let busy = self.projected_busy(&taken, &alike);
                     for row in &mut some {
-                        row.ns = part(row.ns, others, measured);
+                        row.ns = part(row.ns, busy, all);
                     }
                     rows.extend(some);
-                }
-                let all: u64 = rows.iter().map(|row| row.ns).sum();
-                if all > sum.took {
-                    for row in &mut rows {
-                        row.ns = part(row.ns, sum.took, all);
-                    }
                 }
                 rows
             }
@@ -338,15 +380,15 @@ impl Groups {
     }
 
     /// Returns the GPU idle time of some groups in nanoseconds, as it is in the GPU's ledger.
-    pub(crate) fn idle_of(&self, groups: &[usize], named: NameSources<'_>) -> u64 {
-        let worked = self.worked(groups, named);
+    pub(crate) fn idle_of(&self, groups: &[usize], sums: &Sums, named: NameSources<'_>) -> u64 {
+        let worked = self.worked(groups, sums, named);
         let worked: u64 = worked.iter().map(|row| row.ns).sum();
         self.sum(groups).took.saturating_sub(worked)
     }
 
     fn gpu(&self, groups: &[usize], sums: &Sums, named: NameSources<'_>) -> SplitCauses {
         let took = self.sum(groups).took;
-        let mut times = self.worked(groups, named);
+        let mut times = self.worked(groups, sums, named);
         let busy: u64 = times.iter().map(|row| row.ns).sum();
         let idle = self.spent(groups, sums, named).into_iter();
         let idle: Vec<_> = idle.filter(|(_, times)| times.idle > 0).collect();
@@ -460,6 +502,8 @@ impl Groups {
         match self.basis {
             Basis::Span => group.counted,
             Basis::Kernels => group.taken,
+            // The GPU may be idle during a copy that waits, which is not known.
+            Basis::Waits => false,
             Basis::Projected => {
                 group.taken || group.work.is_some_and(|work| self.work.is_known(work))
             }
@@ -554,6 +598,7 @@ impl GroupSum {
         self.blocked = self.blocked.saturating_add(more.blocked);
         let at_most = more.blocked_at_most;
         self.blocked_at_most = self.blocked_at_most.saturating_add(at_most);
+        self.waited = self.waited.saturating_add(more.waited);
     }
 }
 

@@ -62,6 +62,17 @@ pub(crate) struct Sums {
     count: usize,
 }
 
+/// The order in which estimated idle times of the GPU are changed so that they add up to a known time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum IdleFit {
+    /// Waits for the GPU. The host is in them until the GPU has ended its work, so how long the GPU works meanwhile
+    /// depends on how much of its work ran before.
+    First,
+    Second,
+    /// Waits for requests, in which the GPU is usually idle.
+    Last,
+}
+
 /// The host's time in one group of iterations, by cause.
 #[derive(Clone, Debug, Default)]
 struct GroupTimes {
@@ -300,9 +311,16 @@ impl Sums {
         found
     }
 
-    /// Estimates the GPU's idle time for `groups`, in which it was not measured. For each cause,
-    /// the share of idle time is assumed to be the same as in the `measured` groups.
-    pub(crate) fn project(&mut self, measured: &[usize], groups: &[usize]) {
+    /// Estimates the GPU's idle time for `groups`, in which it was not measured. For each cause, the share of idle time
+    /// is first assumed to be the same as in the `measured` groups. Then the idle times are changed so that they add up
+    /// to `idle`, in nanoseconds. `fits` returns the step in which a cause's idle time is changed.
+    pub(crate) fn project(
+        &mut self,
+        measured: &[usize],
+        groups: &[usize],
+        idle: u64,
+        fits: impl Fn(HostCause) -> IdleFit,
+    ) {
         let (mut known, mut all) = (HashMap::<HostCause, Times>::new(), Times::default());
         for group in measured.iter().filter_map(|group| self.groups.get(*group)) {
             all = all.and(group.total);
@@ -311,19 +329,34 @@ impl Sums {
                 *sum = sum.and(*times);
             }
         }
-        for group in groups {
-            let Some(group) = self.groups.get_mut(*group) else {
-                continue;
+        let is_one = |at: &usize| groups.contains(at);
+        let of_groups = self.groups.iter_mut().enumerate();
+        let of_groups = of_groups.filter(|(at, _)| is_one(at));
+        let mut unknown = Vec::new();
+        let mut found: Vec<(IdleFit, &mut Times)> = Vec::new();
+        for (_, GroupTimes { times, total, .. }) in of_groups {
+            let spent: u64 = times.values().map(|times| times.all).sum();
+            let left = total.all.saturating_sub(spent);
+            let left = Times {
+                all: left,
+                idle: part(left, all.idle, all.all),
             };
-            let mut idle = 0;
-            for (spent, times) in &mut group.times {
+            unknown.push(left);
+            let mut times: Vec<_> = times.iter_mut().collect();
+            times.sort_unstable_by_key(|(spent, _)| **spent);
+            for (spent, times) in times {
                 let of = known.get(spent).filter(|of| of.all > 0).unwrap_or(&all);
                 times.idle = part(times.all, of.idle, of.all);
-                idle += times.idle;
+                found.push((fits(*spent), times));
             }
-            let spent: u64 = group.times.values().map(|times| times.all).sum();
-            let unknown = group.total.all.saturating_sub(spent);
-            group.total.idle = idle + part(unknown, all.idle, all.all);
+        }
+        found.extend(unknown.iter_mut().map(|left| (IdleFit::Second, left)));
+        fit_idle(found, idle);
+        let ones = (0..self.groups.len()).filter(is_one);
+        for (at, left) in ones.zip(unknown) {
+            let GroupTimes { times, total, .. } = &mut self.groups[at];
+            let known: u64 = times.values().map(|times| times.idle).sum();
+            total.idle = known + left.idle;
         }
     }
 
@@ -391,6 +424,34 @@ impl Sums {
         let worked =
             groups.map(|group| group.total.all - waited(group).map_or(0, |times| times.all));
         worked.sum()
+    }
+}
+
+/// Changes estimated idle times of the GPU so that they add up to `idle`, in nanoseconds, as far as the times of the
+/// host permit. The idle times of each step (see [`IdleFit`]) grow or shrink in equal parts of what is possible.
+fn fit_idle(mut times: Vec<(IdleFit, &mut Times)>, idle: u64) {
+    for step in [IdleFit::First, IdleFit::Second, IdleFit::Last] {
+        let found: u64 = times.iter().map(|(_, times)| times.idle).sum();
+        let grows = found < idle;
+        let room = |times: &Times| match grows {
+            true => times.all.saturating_sub(times.idle),
+            false => times.idle,
+        };
+        let of_step = times.iter_mut().filter(|(fit, _)| *fit == step);
+        let of_step: Vec<_> = of_step.map(|(_, times)| times).collect();
+        let all: u64 = of_step.iter().map(|times| room(times)).sum();
+        let change = found.abs_diff(idle).min(all);
+        // The rooms up to each time give the part of the change up to it, so that the parts add up to the change.
+        let (mut until, mut changed) = (0, 0);
+        for times in of_step {
+            until += room(times);
+            let own = part(change, until, all) - changed;
+            changed += own;
+            match grows {
+                true => times.idle += own,
+                false => times.idle -= own,
+            }
+        }
     }
 }
 

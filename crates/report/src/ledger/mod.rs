@@ -105,7 +105,7 @@ impl Ledger {
     }
 }
 
-/// The data from which the list `gpu` of the ledger was computed: CUDA events, or recorded kernels.
+/// The data from which the list `gpu` of the ledger was computed: CUDA events, recorded kernels, or waits of the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, JsonSchema)]
 #[schemars(rename = "GpuLedgerFrom")]
 pub enum Basis {
@@ -121,6 +121,11 @@ pub enum Basis {
     /// each activity of the host, are assumed to be the same.
     #[serde(rename = "kernels of other iterations")]
     Projected,
+    /// Waits of the host that left the GPU without work. It certainly had none until the next call that gave it work.
+    /// The idle times are a lower bound, and it is not known if the GPU was busy at other times, which are in the row
+    /// `unknown`.
+    #[serde(rename = "waits of the host")]
+    Waits,
 }
 
 /// Results that belong to a ledger: the ledgers of single windows, and the times that findings may explain ("claim").

@@ -41,8 +41,13 @@ pub(crate) fn lines(ledger: &Ledger, most: usize) -> usize {
 }
 
 /// Adds the time of the host and of the GPU by cause to the text, the longest first. Each of the two has at most `most`
-/// rows, and a line for the remaining rows (see [`shown`]).
-pub(crate) fn ledger(ledger: &Ledger, gpu_from: GpuFrom, most: usize, lines: &mut Lines) {
+/// rows, and a line for the remaining rows (see [`shown`]). `label` names the GPU.
+pub(crate) fn ledger(
+    ledger: &Ledger,
+    (label, gpu_from): (&str, GpuFrom),
+    most: usize,
+    lines: &mut Lines,
+) {
     let is_exact = ledger.details.is_exact;
     let stretched = |is_so| {
         if is_so && !is_exact {
@@ -55,6 +60,7 @@ pub(crate) fn ledger(ledger: &Ledger, gpu_from: GpuFrom, most: usize, lines: &mu
         Basis::Span => stretched(gpu_from != GpuFrom::Plain),
         Basis::Kernels => stretched(true),
         Basis::Projected => ", by kernels of the others",
+        Basis::Waits => ", idle for at least this time",
     };
     for (side, of, rows, how) in [
         (
@@ -63,7 +69,7 @@ pub(crate) fn ledger(ledger: &Ledger, gpu_from: GpuFrom, most: usize, lines: &mu
             &ledger.host,
             stretched(ledger.stretched),
         ),
-        ("GPU", ledger.gpu_iterations, &ledger.gpu, gpu),
+        (label, ledger.gpu_iterations, &ledger.gpu, gpu),
     ] {
         if rows.is_empty() {
             continue;

@@ -4,8 +4,9 @@
 use std::collections::{HashMap, HashSet};
 
 use tllmprof_engines::sleeps_for_requests;
-use tllmprof_record::{Batch, CallKind, Clock, Entry, Header, Strings, What};
+use tllmprof_record::{Batch, CallKind, Clock, Counter, Entry, Header, Strings, What};
 
+use crate::events::certain_idle::CertainIdle;
 use crate::events::facts::{CallCount, Facts, RawFacts};
 use crate::events::gpu_spans::{GpuSpan, GpuSpans};
 use crate::events::iteration::Used;
@@ -40,6 +41,7 @@ pub(crate) struct FirstPass {
     /// Each entry is the number of the window's first iteration.
     pub pasts: HashSet<u64>,
     pub gpu: GpuSpans,
+    pub certain_idle: CertainIdle,
     pub requests: Candidates,
     pub stacks: RawStacks,
     pub layers: RawLayers,
@@ -60,6 +62,7 @@ impl FirstPass {
         let Entry::Event { thread, event } = *entry else {
             return;
         };
+        self.certain_idle.take(&self.found, thread, &event);
         let gives_work = self.requests.take(&self.found, clock, thread, &event);
         if gives_work {
             self.stacks.take_work(clock, thread, &event);
@@ -148,11 +151,10 @@ pub(crate) struct FirstResults {
     pub qualified: Qualified,
     pub requests: Requests,
     pub sampled: Sampled,
-    /// Times in which the GPU was idle, as CUDA events measured them, in order.
-    pub idle: Vec<Span>,
-    /// Number and GPU time of each iteration whose GPU time was measured. Times are in nanoseconds;
-    /// the numbers are in ascending order.
-    pub gpu: Vec<(u64, u64)>,
+    /// The times of the GPUs' work, as CUDA events measured them.
+    pub gpu: GpuSpans,
+    /// Times in which the GPU certainly had no work, in order. Empty if its work was measured.
+    pub certain_idle: Vec<Span>,
     /// For each row of the record's table of CUDA functions, the kind of its calls, such as kernel launches.
     pub kinds: [CallKind; 256],
     /// For each row of the record's table of CUDA functions, true if the function allocates or frees memory.
@@ -177,13 +179,19 @@ pub(crate) struct Edges {
 
 impl FirstPass {
     /// Ends the first pass: sorts the iterations, replaces ids by strings, and returns the results.
-    pub(crate) fn finish(self, header: &Header, clock: &Clock) -> (FirstResults, Edges, RawLayers) {
+    pub(crate) fn finish(
+        mut self,
+        header: &Header,
+        clock: &Clock,
+    ) -> (FirstResults, Edges, RawLayers) {
+        if header.counter(Counter::EventsDropped) > 0 {
+            self.certain_idle.give_up();
+        }
         let mut iterations = self.iterations;
         iterations.sort_by_key(|iteration| iteration.start);
         for iteration in &mut iterations {
             iteration.used = self.used.get(&(iteration.n as u32)).copied();
         }
-        let idle = self.gpu.idle_of_busiest();
         let (facts, strings) = self.found.facts(header);
         let is_span = facts.origin.is_own() && facts.origin.lacks(Data::Iterations);
         if is_span {
@@ -228,14 +236,16 @@ impl FirstPass {
             compiles: by_row(&facts, false, CallCount::compiles),
             stretches: pairs(edges.kernels.clone()),
             outside: self.outside,
-            gpu: self.gpu.times(),
+            gpu: self.gpu,
+            certain_idle: self
+                .certain_idle
+                .finish(facts.software.known_gpus().len() == 1, clock),
             facts,
             strings,
             iterations,
             batches,
             qualified,
             requests,
-            idle,
             left_out,
         };
         (known, edges, self.layers)

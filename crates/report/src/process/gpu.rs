@@ -26,14 +26,18 @@ pub struct GpuTime {
     #[serde(rename = "gpu_span_share")]
     #[schemars(extend("unit" = "part of 1"))]
     pub span: Option<f64>,
-    /// The share of the time in which at least one kernel or copy ran, on the GPU that was busy longest, from recorded
-    /// kernels; `null` if it was not measured. Recording kernels makes iterations longer, so the busy time is divided
-    /// by the duration of iterations without recorded kernels, if enough of them do the same work.
+    /// The share of the iterations' time in which at least one kernel or copy ran, on the GPU that was busy longest, from
+    /// recorded kernels; `null` if it was not measured. Recording kernels makes iterations longer, so the busy time is
+    /// divided by the duration of iterations without recorded kernels, if enough of them do the same work.
     #[serde(rename = "gpu_busy_share")]
     #[schemars(extend("unit" = "part of 1"))]
     pub share: Option<f64>,
     /// The GPUs that the process used.
     pub gpus: Vec<GpuSum>,
+    /// The number of the GPU that was busy longest; `null` if no work of a GPU was measured. `gpu_span_share`,
+    /// `gpu_busy_share`, `ledger.gpu` and the GPU times of iterations are those of this GPU.
+    #[serde(rename = "busiest_gpu")]
+    pub busiest: Option<u8>,
     #[serde(skip)]
     pub busy: Option<Busy>,
 }
@@ -83,13 +87,13 @@ impl Busy {
 }
 
 impl GpuTime {
-    /// Returns the GPU times of a process. `names` contains the names of its GPUs by their numbers. `cost` is an
-    /// estimate of the share of time that another profiler's recording took. A GPU span that is
-    /// shorter than the busy time is wrong and is removed from `sum`.
+    /// Returns the GPU times of a process. `names` contains the names of its GPUs by their numbers, and `busiest` is the
+    /// number of the GPU that was busy longest. `cost` is an estimate of the share of time that another profiler's
+    /// recording took. A GPU span that is shorter than the busy time is wrong and is removed from `sum`.
     pub fn new(
         mut sum: Option<&mut Sum>,
         kernels: &Kernels,
-        names: &[String],
+        (names, busiest): (&[String], Option<u8>),
         state: State,
         cost: Option<f64>,
     ) -> Self {
@@ -103,16 +107,29 @@ impl GpuTime {
             span: span.and_then(|sum| sum.gpu_share),
             share: busy.map(Busy::share),
             gpus: gpus(kernels, names),
+            busiest,
             busy,
         }
     }
 
+    /// Returns the number of the GPU whose times the report shows, if the process used several GPUs; otherwise `None`.
+    pub fn numbered(&self) -> Option<u8> {
+        self.busiest.filter(|_| self.gpus.len() > 1)
+    }
+
+    /// Returns the label for the GPU whose times the report shows: with its number if the process used several GPUs.
+    pub fn label(&self) -> String {
+        let number = self.numbered();
+        number.map_or_else(|| "GPU".to_owned(), |device| format!("GPU {device}"))
+    }
+
     /// Returns the label for the GPU's busy time in reports.
-    pub const fn busy_name(&self) -> &'static str {
-        match self.busy {
-            Some(Busy::Between(..)) => "GPU busy, stretched",
-            _ => "GPU busy",
-        }
+    pub fn busy_name(&self) -> String {
+        let stretched = match self.busy {
+            Some(Busy::Between(..)) => ", stretched",
+            _ => "",
+        };
+        format!("{} busy{stretched}", self.label())
     }
 }
 
@@ -149,7 +166,7 @@ fn busy(sum: &Sum, kernels: &Kernels, state: State, cost: Option<f64>) -> Option
         return None;
     }
     let of = |wall: f64| (busy as f64 / wall).min(1.0);
-    let wall = taken.wall as f64;
+    let wall = taken.wall.saturating_add(sum.totals.idle_with_kernels) as f64;
     Some(match sum.without_kernels {
         _ if cost.is_some_and(|cost| cost <= SMALL_COST) => Busy::ByKernels(of(wall)),
         None if cost.is_some() => {
@@ -161,6 +178,15 @@ fn busy(sum: &Sum, kernels: &Kernels, state: State, cost: Option<f64>) -> Option
             None => Busy::Between(of(wall), of(wall / MAX_SLOWDOWN)),
         },
     })
+}
+
+/// Returns false if too many kernels are missing, or if the record is damaged. The GPU would then seem idle at times at
+/// which it was busy.
+pub(crate) fn are_whole(kernels: &Kernels, state: State) -> bool {
+    kernels
+        .window
+        .as_ref()
+        .is_none_or(|taken| is_whole(taken, state))
 }
 
 /// Returns true if the recorded kernels are complete enough to compute busy time: the record is not damaged, and at

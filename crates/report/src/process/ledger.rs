@@ -45,10 +45,22 @@ pub(crate) fn read(
         .map(|slow| (slow.n, slow.start))
         .collect();
     let mut groups = Groups::new(&counted.windows, gpu_from, &slow, counted.launcher);
-    if let Some(activity) = activity {
-        groups.ran(activity);
+    match activity {
+        Some(activity) => groups.ran(activity),
+        None if gpu_from == GpuFrom::Kernels => groups.forget_gpu(),
+        None => {}
     }
-    let idle = activity.map_or(&known.idle, |activity| &activity.idle);
+    let by_events = counted.device.map(|device| known.gpu.idle_of(device));
+    let by_events = by_events.unwrap_or_default();
+    let is_certain = counted.device.is_none() && !known.certain_idle.is_empty();
+    if is_certain {
+        groups.idle_after_waits();
+    }
+    let idle = match activity {
+        Some(activity) => &activity.idle,
+        None if is_certain => &known.certain_idle,
+        None => &by_events,
+    };
     let long = long(counted);
     let mut host = HostLedger::new(groups.placed.iter().copied(), idle, long);
     let to_host = known.facts.calls.iter().filter(|row| row.copies_to_host());
@@ -63,14 +75,14 @@ pub(crate) fn read(
         })?;
     }
     let mut spent = host.finish();
-    if sum.is_some_and(Sum::is_alike) {
-        groups.project(&mut spent);
-    }
     let names = NameSources {
         facts: &known.facts,
         strings: &known.strings,
         frames: &sampled.frames,
     };
+    if sum.is_some_and(Sum::is_alike) {
+        groups.project(&mut spent, names);
+    }
     let ledger_of = |window| groups.ledger(window, &spent, names);
     let all = ledger_of(None);
     let windows: Vec<_> = (0..counted.windows.len())

@@ -108,9 +108,10 @@ impl Process {
     pub fn gpu_name(&self) -> Option<String> {
         let sum = self.sum.as_ref()?;
         sum.gpu.as_ref()?;
-        let span = sum.gpu_span().map(|(name, _)| name);
-        let name = span.unwrap_or(self.gpu.busy_name());
-        Some(name.to_owned() + &of_some(sum.gpu_iterations, sum.gpu_among()))
+        let span = sum.gpu_span();
+        let span = span.map(|(name, _)| format!("{} {name}", self.gpu.label()));
+        let name = span.unwrap_or_else(|| self.gpu.busy_name());
+        Some(name + &of_some(sum.gpu_iterations, sum.gpu_among()))
     }
 
     /// Reads a tllmprof record, or the recording of another profiler.
@@ -200,18 +201,39 @@ impl Process {
     }
 
     /// Returns the share of the windows' time that tllmprof's recording took on the program's threads, as a fraction.
-    /// Returns `None` if there are no windows, if the record is damaged, or if it lacks some windows. The measured time
-    /// of the recorder covers all windows, so it cannot be compared with the time of only some of them.
+    /// The pauses in which the recording of kernels was switched on or off are left out of both times: they lie between
+    /// iterations, so they made no iteration longer. Returns `None` if the share is not known (see
+    /// [`Self::own_share_with_pauses`]).
     #[must_use]
     pub fn own_share(&self) -> Option<f64> {
-        // The recorder's time in iterations that the flight recorder kept is not measured.
-        let windows = || self.windows.iter().filter(|window| !window.past);
-        let has_all = windows().count() as u64 >= self.record.windows_opened;
+        let (own, wall) = self.own_time()?;
+        let pauses = self.own_windows().map(Window::switch_pauses).sum();
+        let (own, wall) = (own.saturating_sub(pauses), wall.saturating_sub(pauses));
+        Some(own as f64 / wall.max(1) as f64)
+    }
+
+    /// Returns the same share as [`Self::own_share`], with the pauses between iterations in which the recording of
+    /// kernels was switched on or off. Returns `None` if there are no windows or the record is damaged. Also returns
+    /// `None` if some windows are missing in the record: the measured time of the recorder covers all windows, so it
+    /// cannot be compared with the time of the others.
+    pub(crate) fn own_share_with_pauses(&self) -> Option<f64> {
+        let (own, wall) = self.own_time()?;
+        Some(own as f64 / wall as f64)
+    }
+
+    /// Returns the time that the recorder took in all windows, and the time of these windows, in nanoseconds.
+    fn own_time(&self) -> Option<(u64, u64)> {
+        let has_all = self.own_windows().count() as u64 >= self.record.windows_opened;
         if !has_all || !self.record.damage.is_none() {
             return None;
         }
-        let walls = windows().map(Window::wall);
+        let walls = self.own_windows().map(Window::wall);
         let wall = walls.fold(0, u64::saturating_add);
-        (wall > 0).then(|| self.record.own_cost as f64 / wall as f64)
+        (wall > 0).then_some((self.record.own_cost, wall))
+    }
+
+    /// Returns the windows for which the recorder's time was measured: not those that the flight recorder kept.
+    fn own_windows(&self) -> impl Iterator<Item = &Window> {
+        self.windows.iter().filter(|window| !window.past)
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use tllmprof_record::{Clock, ClockKind, Counter, Damage, Header};
 
 use super::first::{FirstPass, FirstResults};
-use super::gpu::GpuTime;
+use super::gpu::{self, GpuTime};
 use super::ledger::ThirdResults;
 use super::second::{SecondPass, SecondResults};
 use super::state::{End, RecordState, State};
@@ -40,15 +40,16 @@ pub(crate) fn read(
 ) -> io::Result<Process> {
     let header = recording.header();
     let clock = Clock::new(header.clock, &header.anchors);
-    let mut first = FirstPass::default();
-    first.requests.lacks_streams = !recording.origin().is_own();
-    recording.read(|entry| first.take(&clock, &entry))?;
+    let first = first_pass(recording, &clock)?;
     let (mut known, edges, layers) = first.finish(header, &clock);
     known.facts.origin = recording.origin().or(&known.facts.origin);
     let mut second = SecondPass::new(&known, layers, header, &clock, records);
     let damage = recording.read(|entry| second.take(&entry))?;
     let mut counted = second.finish(&known, edges);
     count_calls(&mut known, &counted);
+    if !gpu::are_whole(&counted.kernels, State::judge(&damage, header.ended.into())) {
+        counted.busiest = None;
+    }
     let mut sum = Sum::new(&counted.windows);
     let mut spent = ledger::read(recording, &clock, &mut known, &mut counted, sum.as_ref())?;
     if let Some(sum) = &mut sum {
@@ -66,6 +67,7 @@ pub(crate) fn read(
         collectives,
         samples,
         experts,
+        device,
         ..
     } = counted;
     keep_slow(&mut slowest, sum.map_or(0, |sum| sum.time.p50));
@@ -82,7 +84,7 @@ pub(crate) fn read(
         gpu: GpuTime::new(
             sum.as_mut(),
             &kernels,
-            &facts.software.gpus,
+            (&facts.software.gpus, device),
             record.state,
             cost,
         ),
@@ -109,6 +111,17 @@ pub(crate) fn read(
         facts,
         windows,
     })
+}
+
+/// Makes the first pass over a record.
+fn first_pass(recording: &impl Recording, clock: &Clock) -> io::Result<FirstPass> {
+    let mut first = FirstPass::default();
+    first.requests.lacks_streams = !recording.origin().is_own();
+    let damage = recording.read(|entry| first.take(clock, &entry))?;
+    if !recording.origin().is_own() || !damage.is_none() {
+        first.certain_idle.give_up();
+    }
+    Ok(first)
 }
 
 /// Keeps only slow iterations that took longer than comparable iterations or than `median`, in nanoseconds, and sorts

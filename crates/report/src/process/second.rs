@@ -48,8 +48,11 @@ pub(crate) struct SecondResults {
     pub windows: Vec<Window>,
     pub slowest: Vec<Slow>,
     pub kernels: Kernels,
-    /// The work of the GPU that was busy longest.
+    /// The work of the GPU that was busy longest; `None` if no GPU has recorded kernels.
     pub busiest: Option<DeviceActivity>,
+    /// The number of the GPU that was busy longest, by recorded kernels or else by CUDA events; `None` if no work of a
+    /// GPU was measured. All GPU times of iterations and of the ledger are those of this GPU.
+    pub device: Option<u8>,
     pub layers: Option<Layers>,
     pub collectives: Collectives,
     pub samples: RecordedSamples,
@@ -191,7 +194,10 @@ impl<'a> SecondPass<'a> {
             let ns_of = |ticks| clock.ns(ticks);
             layers.finish(launches, strings, &kernels.numbers, ns_of)
         });
-        kernels.forget_missing(iterations, &known.gpu);
+        let by_kernels = kernels.busiest.as_ref().map(|busiest| busiest.device);
+        let device = by_kernels.or_else(|| known.gpu.busiest());
+        let gpu = device.map_or_else(Vec::new, |device| known.gpu.times_of(device));
+        kernels.forget_missing(iterations, &gpu);
         let left_out = layers_left_out
             + totals.left_out
             + kernels.left_out
@@ -211,7 +217,7 @@ impl<'a> SecondPass<'a> {
             iterations,
             &inside,
             &kernels.iterations,
-            &known.gpu,
+            &gpu,
             &known.batches,
             &known.qualified,
             clock,
@@ -223,6 +229,7 @@ impl<'a> SecondPass<'a> {
             slowest,
             kernels: kernels.kernels,
             busiest: kernels.busiest,
+            device,
             layers,
             collectives,
             samples: self.samples.finish(strings),

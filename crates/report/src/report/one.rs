@@ -61,7 +61,7 @@ pub(crate) fn process(process: &Process, found: &[Finding], lines: &mut Lines) {
         None if process.others.unqualified.is_empty() => {
             lines.add(format_args!("{}", process.nothing().unwrap_or_default()));
         }
-        None => iterations::windows(&process.windows, process.own_share(), lines),
+        None => iterations::windows(&process.windows, process.own_share_with_pauses(), lines),
     }
     lines.keep(0);
     notes(process, lines);
@@ -144,14 +144,15 @@ fn inside(process: &Process, sum: &Sum, found: &[Finding], lines: &mut Lines) {
     measured(process, sum, lines);
     lines.blank();
     if !lines.is_of_trace() {
-        iterations::windows(&process.windows, process.own_share(), lines);
+        iterations::windows(&process.windows, process.own_share_with_pauses(), lines);
     }
     iterations::times(
         sum,
         GpuShares {
             span: process.gpu.span,
             busy: process.gpu.share,
-            busy_name: process.gpu.busy_name(),
+            gpu: &process.gpu.label(),
+            busy_name: &process.gpu.busy_name(),
         },
         process.ledger.host_share(LedgerKind::Requests),
         &batches::times(&process.phases),
@@ -165,14 +166,15 @@ fn inside(process: &Process, sum: &Sum, found: &[Finding], lines: &mut Lines) {
     if lines.is_brief() {
         return ledger::ledger(
             &process.ledger,
-            sum.gpu_from,
+            (&process.gpu.label(), sum.gpu_from),
             lines.rows(MAX_LEDGER_ROWS),
             lines,
         );
     }
     let wanted = TableSizes::new(process, lines);
     let most = wanted.ledger(process, lines);
-    lines.if_room(|lines| ledger::ledger(&process.ledger, sum.gpu_from, most, lines));
+    let of_gpu = (&*process.gpu.label(), sum.gpu_from);
+    lines.if_room(|lines| ledger::ledger(&process.ledger, of_gpu, most, lines));
     lines.if_room(|lines| stacks::one(&process.stacks, lines));
     wanted.unlike(process, lines);
     lines.blank();
@@ -331,7 +333,7 @@ fn tables(process: &Process, sum: &Sum, wanted: &TableSizes, lines: &mut Lines) 
             lines,
         );
     });
-    lines.if_room(|lines| kernels::kernels(ran, kernels, lines));
+    lines.if_room(|lines| kernels::kernels(ran, process.gpu.numbered(), kernels, lines));
     if !wanted.has_layers {
         lines.if_room(|lines| kernels::blocks(ran, lines));
     }

@@ -20,7 +20,8 @@ pub(crate) struct ProcessDescription<'a> {
     #[serde(flatten)]
     process: &'a Process,
     /// The share of the time inside windows that tllmprof's recorder itself took on the program's threads; `null` if
-    /// there are no windows.
+    /// there are no windows. Pauses between iterations in which the recording of kernels is switched on or off are not
+    /// part of these times.
     #[schemars(extend("unit" = "part of 1"))]
     recorder_share: Option<f64>,
     /// The windows that opened, in the order of their iterations.

@@ -1,11 +1,16 @@
 //! Tests of the figures on kernels and GPU metrics, with a server whose times are known exactly.
 
+use std::io;
+use std::path::PathBuf;
+
 use crate::common::server::{SAMPLE, Server, Truth};
 use crate::common::{fits, json, process};
 use serde_json::Value;
 use tllmprof_record::builder::Builder;
-use tllmprof_record::{ClockKind, Edge, Event, What};
-use tllmprof_report::Report;
+use tllmprof_record::{
+    CallKind, ClockKind, Counter, Damage, Edge, Ended, Entry, Event, Header, Reader, What,
+};
+use tllmprof_report::{Ledger, LedgerKind, Process, Recording, Report};
 
 #[test]
 fn kernels_add_up_and_gpu_times_are_of_iterations_without_them() {
@@ -310,4 +315,240 @@ fn kernels_that_were_sampled_say_of_what_they_are() {
     let heading = format!("kernels of 6 steps ({text}): busy ");
     assert!(said.contains(&heading), "{said}");
     fits(&said, 44);
+}
+
+/// An iteration: its number of launches, the time of its code, the time of its wait for the GPU, and its kernels, if
+/// they were recorded. Times are in microseconds.
+type Step = (u64, u64, u64, Vec<Kernel>);
+
+/// A kernel: its GPU, and its start and end from the start of the iteration, in microseconds.
+type Kernel = (u8, u64, u64);
+
+/// A record of iterations that follow each other without a gap, except where `pause` says so. Times are in
+/// microseconds.
+struct TwoParts {
+    iterations: Vec<Step>,
+    /// The pause before the first iteration with kernels.
+    pause: u64,
+    /// The time that the recorder took.
+    own: u64,
+}
+
+impl TwoParts {
+    fn builder(&self) -> Builder {
+        const TID: u32 = 7;
+        let mut builder = Builder::new(TID, ClockKind::Monotonic);
+        let name = builder.string(TID, "gemm");
+        let calls = [
+            (0, CallKind::KernelLaunch, "cuLaunchKernel"),
+            (1, CallKind::Wait, "cuStreamSynchronize"),
+        ];
+        for (row, kind, call) in calls {
+            let (kind, name) = (Some(kind), builder.string(TID, call));
+            builder.push(TID, &Event::new(0, 0, What::CallName { row, kind, name }));
+        }
+        let mut put = |at: u64, long: u64, what| {
+            builder.push(TID, &Event::new(at * 1000, long * 1000, what));
+        };
+        let mut now = 1000;
+        let (edge, iteration) = (Edge::Open, 0);
+        put(now, 0, What::Window { edge, iteration });
+        let (mut n, mut is_taken) = (0, false);
+        for (launches, code, wait, kernels) in &self.iterations {
+            if !kernels.is_empty() && !is_taken {
+                is_taken = true;
+                now += self.pause;
+                put(now, 0, What::KernelWindow { edge, iteration: n });
+            }
+            let call = |row| What::Call {
+                row,
+                capturing: false,
+                stream: 0x70,
+            };
+            // The launches come at the end of the code, without code between them.
+            for launch in 0..*launches {
+                put(now + code - launches + launch, 1, call(0));
+            }
+            put(now + code, *wait, call(1));
+            for (device, from, to) in kernels {
+                let what = What::GpuKernel {
+                    device: *device,
+                    stream: 1,
+                    name,
+                    correlation: 0,
+                };
+                put(now + from, to - from, what);
+            }
+            put(now, code + wait, What::Iteration { n, excluded: false });
+            now += code + wait;
+            n += 1;
+        }
+        let (edge, iteration) = (Edge::Close, n - 1);
+        put(now, 0, What::KernelWindow { edge, iteration });
+        put(now, 0, What::Window { edge, iteration });
+        builder.header().set(Counter::OwnTicks, self.own * 1000);
+        builder.header().set(Counter::Windows, 1);
+        builder.end(Ended::InOrder);
+        builder
+    }
+
+    fn process(&self) -> Process {
+        process("two parts", &self.builder().bytes())
+    }
+}
+
+#[test]
+fn idle_time_in_waits_agrees_with_the_busy_time_of_the_part_with_kernels() {
+    // In each iteration the GPU works for 600 us. Recording kernels makes the host's code longer, so that the GPU's work
+    // is done in the wait there, and the wait is as long. In the other part, the code takes 100 us and the wait 650 us,
+    // so that the GPU is idle for 50 us in it.
+    let plain = (1, 100, 650, Vec::new());
+    let taken = (1, 400, 600, vec![(0, 400, 1000)]);
+    // The other iterations launch more. Their kernels take longer than the iterations without recorded kernels.
+    let large = (9, 300, 100, Vec::new());
+    let large_taken = (9, 600, 700, vec![(0, 600, 1300)]);
+    let mut iterations = vec![plain; 60];
+    iterations.extend(vec![large; 20]);
+    iterations.extend(vec![taken; 15]);
+    iterations.extend(vec![large_taken; 5]);
+    let made = TwoParts {
+        iterations,
+        pause: 0,
+        own: 0,
+    };
+    let process = made.process();
+    let ledger = &process.ledger;
+    assert_eq!(ledger.gpu_iterations, 80);
+    let all: u64 = ledger.gpu.iter().map(|row| row.ns).sum();
+    assert_eq!(all, (60 * 750 + 20 * 400) * 1000);
+    let of = |start: &str| {
+        let rows = ledger.gpu.iter().filter(|row| row.cause.starts_with(start));
+        rows.map(|row| row.ns).sum::<u64>() / 1000
+    };
+    // The GPU works for at most the time of an iteration. One kind of iterations does not make up for the other.
+    assert_eq!(of("busy: "), 60 * 600 + 20 * 400);
+    // The code before the first launch has no counterpart in the other part, so its idle time is a rougher estimate.
+    let in_waits = of("idle: waiting for the GPU");
+    assert!(in_waits.abs_diff(60 * 50) < 100, "{in_waits}");
+    assert_eq!(of("idle: unknown"), 0);
+    let busy = of("busy: ") as f64 / (all as f64 / 1000.0);
+    assert!(
+        (process.gpu.share.unwrap() - busy).abs() < 1e-9,
+        "{:?}",
+        process.gpu
+    );
+}
+
+#[test]
+fn if_kernels_are_missing_the_ledger_has_no_idle_time_by_them() {
+    let mut iterations = vec![(1, 100, 900, Vec::new()); 40];
+    iterations.extend(vec![(1, 100, 900, vec![(0, 100, 500)]); 10]);
+    let made = TwoParts {
+        iterations,
+        pause: 0,
+        own: 0,
+    };
+    assert!(!made.process().ledger.gpu.is_empty());
+    let mut builder = made.builder();
+    let events = 5;
+    builder.push(7, &Event::new(0, 0, What::Dropped { events }));
+    let found = process("missing", &builder.bytes());
+    assert_eq!((found.gpu.share, &found.ledger.gpu[..]), (None, &[][..]));
+}
+
+/// A record without the events that show when the GPU worked.
+struct WithoutGpuTimes<'a>(Reader<&'a [u8]>);
+
+impl Recording for WithoutGpuTimes<'_> {
+    fn header(&self) -> &Header {
+        self.0.header()
+    }
+
+    fn read(&self, mut each: impl FnMut(Entry<'_>)) -> io::Result<Damage> {
+        self.0.read(|entry| {
+            let is_of_gpu = |event: &Event| {
+                use What::{GpuCopy, GpuKernel, GpuSet, GpuSpan};
+                let what = &event.what;
+                matches!(
+                    what,
+                    GpuCopy { .. } | GpuKernel { .. } | GpuSet { .. } | GpuSpan { .. }
+                )
+            };
+            if !matches!(&entry, Entry::Event { event, .. } if is_of_gpu(event)) {
+                each(entry);
+            }
+        })
+    }
+}
+
+#[test]
+fn certain_idle_time_is_no_longer_than_what_was_measured() {
+    let mut compared = 0;
+    for (name, bytes) in crate::stored::corpus() {
+        let measured = process(&name, &bytes).ledger;
+        let stripped = WithoutGpuTimes(Reader::new(&bytes[..]).unwrap());
+        let certain = Process::read(PathBuf::from(&name), &stripped)
+            .unwrap()
+            .ledger;
+        if measured.gpu.is_empty() || certain.gpu.is_empty() {
+            continue;
+        }
+        compared += 1;
+        let idle = |ledger: &Ledger| {
+            let rows = ledger.gpu.iter().filter(|row| row.kind == LedgerKind::Idle);
+            rows.map(|row| row.share).sum::<f64>()
+        };
+        let [certain, measured] = [&certain, &measured].map(idle);
+        println!("{name}: {certain:.4} of {measured:.4}");
+        assert!(
+            certain <= measured + 0.02,
+            "{name}: {certain} of {measured}"
+        );
+    }
+    assert!(compared >= 8, "{compared}");
+}
+
+#[test]
+fn the_pause_between_the_two_parts_is_no_cost_of_recording_within_steps() {
+    let mut iterations = vec![(1, 100, 900, Vec::new()); 40];
+    iterations.extend(vec![(1, 100, 900, vec![(0, 100, 900)]); 10]);
+    let made = TwoParts {
+        iterations,
+        pause: 20_000,
+        own: 20_100,
+    };
+    let process = made.process();
+    let own = process.own_share().unwrap();
+    assert!((own - 0.002).abs() < 1e-6, "{own}");
+    assert_eq!(
+        json(&Report::new(vec![process]))["processes"][0]["recorder_share"],
+        own
+    );
+}
+
+#[test]
+fn of_several_gpus_the_busiest_is_named() {
+    // GPU 1 works for longer in all, and GPU 0 in every second iteration.
+    let iteration = |n: usize| match n % 2 {
+        0 => (1, 100, 900, vec![(0, 100, 600), (1, 100, 400)]),
+        _ => (1, 100, 900, vec![(1, 100, 1000)]),
+    };
+    let made = TwoParts {
+        iterations: (0..20).map(iteration).collect(),
+        pause: 0,
+        own: 0,
+    };
+    let report = Report::new(vec![made.process()]);
+    let found = &json(&report)["processes"][0];
+    assert_eq!(found["busiest_gpu"], 1);
+    let busy = |n: usize| found["windows"][0]["iterations"][n]["gpu_busy_ns"].as_u64();
+    assert_eq!([busy(0), busy(1)], [Some(300_000), Some(900_000)]);
+    let rows = report.processes[0].ledger.gpu.iter();
+    let rows = rows.filter(|row| row.cause.starts_with("busy: "));
+    let sum: u64 = rows.map(|row| row.ns).sum();
+    assert_eq!(Some(sum), found["gpus"][1]["busy_ns"].as_u64());
+    let text = report.text();
+    for line in ["  GPU 1 busy", "  GPU 1 (20 of 20", ": GPU 1 busy 60"] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
 }

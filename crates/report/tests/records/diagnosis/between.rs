@@ -5,7 +5,7 @@ use tllmprof_record::Used;
 use tllmprof_report::Verdict;
 
 use super::synthetic::{
-    COPY, COPY_ASYNC, LAUNCH, MS, SyntheticLoop, US, WAIT, find_finding, report, yes,
+    COPY, COPY_ASYNC, EVENT_WAIT, LAUNCH, MS, SyntheticLoop, US, WAIT, find_finding, report, yes,
 };
 use super::{finds, says, times};
 
@@ -34,6 +34,95 @@ fn code_that_the_gpu_waits_for() {
     says(waits, "host-bound", Verdict::No);
     let unknown = SyntheticLoop { gpu: None, ..made };
     says(unknown, "host-bound", Verdict::Unknown);
+}
+
+/// Returns a loop whose GPU work was not measured. In each iteration of 10 ms, it waits for its only stream for 4 ms.
+fn waits_without_gpu_times() -> SyntheticLoop {
+    SyntheticLoop {
+        calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 10 * US, 4 * MS)],
+        streams: vec![0x70],
+        wait_stream: 0x70,
+        gpu: None,
+        ..SyntheticLoop::default()
+    }
+}
+
+#[test]
+fn after_a_wait_the_gpu_certainly_has_no_work_until_the_next_launch() {
+    let report = report(&[waits_without_gpu_times()]);
+    assert_eq!(yes(&report), ["host-bound"]);
+    let first = &report.findings[0];
+    // The time after the last iteration's wait is not ended by a launch, so it does not count.
+    let least = 0.6 * 39.0 / 40.0;
+    assert!(
+        (first.loss.unwrap() - least).abs() < 1e-6 && first.loss_is_at_least,
+        "{first:?}"
+    );
+    let said = "the GPU has nothing to do at least 58.5 % of the time while the host runs code: code between \
+                cuStreamSynchronize and cuLaunchKernel";
+    assert!(first.evidence.starts_with(said), "{}", first.evidence);
+    let text = report.text();
+    assert!(
+        text.contains("host-bound (costs at least 58.5 %): "),
+        "{text}"
+    );
+    assert!(
+        text.contains("GPU (40 of 40 iterations, idle for at least this time)\n"),
+        "{text}"
+    );
+    let process = &report.processes[0];
+    assert_eq!(process.gpu.share, None, "the GPU's busy time is not known");
+    let gpu: Vec<_> = process.ledger.gpu.iter().collect();
+    assert_eq!(gpu[1].cause, "unknown");
+    let sum: u64 = gpu.iter().map(|row| row.ns).sum();
+    assert_eq!(sum, 400 * MS, "{gpu:#?}");
+}
+
+#[test]
+fn the_cause_of_certain_idle_time_may_be_a_sleep() {
+    let made = SyntheticLoop {
+        used: vec![(Used::Ran, MS, 9)],
+        ..waits_without_gpu_times()
+    };
+    let evidence = finds(made, &["host-blocked"]);
+    let said = "the GPU has nothing to do at least 48.";
+    assert!(evidence.starts_with(said), "{evidence}");
+}
+
+#[test]
+fn idle_time_is_not_claimed_where_it_is_not_certain() {
+    let made = waits_without_gpu_times();
+    let unsure = [
+        // The wait is for one of two streams.
+        SyntheticLoop {
+            calls: vec![
+                (LAUNCH, 0, 5 * US),
+                (LAUNCH, 6 * US, 7 * US),
+                (WAIT, 10 * US, 4 * MS),
+            ],
+            streams: vec![0x70, 0x71],
+            ..made.clone()
+        },
+        // Events are missing, among which there may be a launch.
+        SyntheticLoop {
+            dropped: 1,
+            ..made.clone()
+        },
+        SyntheticLoop {
+            calls: vec![(LAUNCH, 0, 5 * US), (EVENT_WAIT, 10 * US, 4 * MS)],
+            ..made.clone()
+        },
+    ];
+    for made in unsure {
+        says(made, "host-bound", Verdict::Unknown);
+    }
+    // The GPU may be idle for longer than is certain, so a short time does not show that it is rarely idle.
+    let short = SyntheticLoop {
+        calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 10 * US, 9500 * US)],
+        ..made
+    };
+    says(short.clone(), "host-bound", Verdict::Unknown);
+    says(short, "gpu-idle", Verdict::Unknown);
 }
 
 #[test]
@@ -217,6 +306,18 @@ fn what_takes_long_without_a_processor_is_lost_once() {
         (second.loss.unwrap() - 0.4 * 0.9).abs() < 1e-6,
         "{second:?}"
     );
+}
+
+#[test]
+fn code_is_a_cause_of_its_own_beside_longer_waits_for_a_processor() {
+    // In each iteration of 10 ms, the GPU works for 4 ms and the host's code takes 6 ms, of which it has no processor
+    // for 3.6 ms.
+    let used = [(Used::Ran, 2400 * US, 9), (Used::Delayed, 3600 * US, 9)];
+    let report = report(&[waits_for_the_host(&used)]);
+    assert_eq!(yes(&report), ["preempted", "host-bound"]);
+    let losses = [0, 1].map(|place| report.findings[place].loss.unwrap());
+    assert!((losses[0] - 0.36).abs() < 0.01, "{losses:?}");
+    assert!((losses[1] - 0.24).abs() < 0.01, "{losses:?}");
 }
 
 /// Returns a loop that waits for the GPU but launches no work. `used` is the time per iteration

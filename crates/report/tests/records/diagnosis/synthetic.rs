@@ -82,6 +82,9 @@ pub(crate) struct SyntheticLoop {
     /// Handles of the streams on which work is launched. A launch uses the handle with the index of its call in the
     /// iteration, modulo the number of handles.
     pub streams: Vec<u64>,
+    /// The handle of the stream that each wait is for. If it is not 0, the record has the opening and the closing of a
+    /// window.
+    pub wait_stream: u64,
     /// Start and end of the GPU's work in an iteration, as CUDA events measure it, in nanoseconds from the start of
     /// the iteration; `None` if CUDA events do not measure it.
     pub gpu: Option<(u64, u64)>,
@@ -159,6 +162,7 @@ impl Default for SyntheticLoop {
             calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 10 * US, 9500 * US)],
             calls_of: None,
             streams: vec![1],
+            wait_stream: 0,
             gpu: Some((100 * US, 9500 * US)),
             kernels: Vec::new(),
             copies: Vec::new(),
@@ -254,6 +258,12 @@ impl SyntheticLoop {
             writer.put(MAIN, now, 0, What::HostFunction { name, count });
         }
         self.measured(&mut writer, now - START);
+        if self.wait_stream > 0 {
+            let last = self.iterations - 1;
+            for (at, edge, iteration) in [(START, Edge::Open, 0), (now, Edge::Close, last)] {
+                writer.put(MAIN, at, 0, What::Window { edge, iteration });
+            }
+        }
         if let Some(steps) = self.kernel_steps {
             for (edge, iteration) in [(Edge::Open, 0), (Edge::Close, steps - 1)] {
                 let at = START + iteration * 2 * LENGTH;
@@ -361,6 +371,7 @@ impl SyntheticLoop {
             }
             let stream = match *row {
                 LAUNCH | GRAPH => self.streams[place % self.streams.len()],
+                WAIT => self.wait_stream,
                 _ => 0,
             };
             let (row, capturing) = (*row, false);
