@@ -29,7 +29,7 @@ const STACKS: &str = "vllm-stacks.tllmprof";
 /// The name of a stored record that contains the identifier of a run.
 const GIL: &str = "standin-gil.tllmprof";
 /// The longest time to wait for an answer.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 /// The maximum length of an answer, in characters.
 const LONGEST: usize = 8000;
 
