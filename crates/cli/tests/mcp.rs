@@ -571,7 +571,7 @@ fn the_protocols_own_client_drives_every_tool() {
         ["live_processes", {}],
         ["capture", {"processes": ["HOST:1"]}],
     ]);
-    let asked = scratch.write("calls.json", &calls.to_string());
+    let asked = scratch.write("calls.json", calls.to_string());
     let client = repo().join("crates/cli/tests/mcp/client.py");
     let output = plain(&python)
         .arg("-B")
