@@ -21,7 +21,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use common::{Built, build_once, is_x86_64, run, shim, skipped, tllmprof};
-use host::{Host, LINKED, Linkage, POINTERS, random, times};
+use host::{Host, LINKED, Linkage, POINTERS, found_no_moment, random, times};
 use place::TEST_TIMEOUT;
 
 /// Returns true if this machine supports `tllmprof attach`: its processor is x86-64, and no emulator
@@ -397,19 +397,21 @@ fn a_program_under_load_is_attached_at_any_moment() {
         let variables = [("LD_LIBRARY_PATH", folders.as_str())];
         let mut host = Host::start(linkage, "16", &variables[..turn % 2]);
         sleep(Duration::from_micros(random(30_000)));
-        let attached = host.tllmprof("attach PID --step cudaGraphLaunch --steps 3");
+        let attached = host.once("attach PID --step cudaGraphLaunch --steps 3");
         if !attached.status.success() {
             let said = attached.err();
-            assert!(
-                said.contains("safe point") || said.contains("did not stop at the same time"),
-                "{turn}: {said}"
-            );
+            assert!(found_no_moment(&said), "{turn}: {said}");
+            // On a busy machine, the threads may not stop in time. But not all of several attempts fail for that
+            // reason.
+            let again = host.tllmprof("attach PID --step cudaGraphLaunch --steps 3");
+            assert!(again.status.success(), "{turn}: {said}{}", again.err());
+            println!("{turn}: {said}");
             refused += 1;
         }
         host.end();
     }
     assert!(
-        refused * 10 <= count,
+        refused * 3 <= count,
         "{refused} of {count} had no safe point"
     );
 }
@@ -434,10 +436,7 @@ fn a_thread_goes_on_where_it_was_whatever_it_was_doing() {
             attach.kill().unwrap();
             let said = attach.wait_with_output().unwrap();
             let said = String::from_utf8_lossy(&said.stderr);
-            assert!(
-                host.is_loaded() || said.contains("safe point"),
-                "{kind}: {said}"
-            );
+            assert!(host.is_loaded() || found_no_moment(&said), "{kind}: {said}");
             host.end();
         }
     }

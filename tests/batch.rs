@@ -94,7 +94,7 @@ fn report(
         let mut command = std::process::Command::new(tllmprof());
         run(
             command.arg("report").arg("--json").arg(&record),
-            Duration::from_secs(60),
+            Duration::from_secs(300),
         )
     });
     let report: Value = serde_json::from_str(&report.out()).unwrap_or_else(|e| {

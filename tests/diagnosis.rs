@@ -2,8 +2,8 @@
 //! be that reason, and there must be no finding of another cause. A healthy program must have no finding.
 //!
 //! Other tests keep the machine busy. A busy machine is also a finding, and it may be the greatest cause. So only one
-//! program runs at a time, and the program runs again if there are more running threads than processors. On a GPU,
-//! `scripts/gpu-check --only diagnosis` runs each of these programs three times, and no other finding is allowed there.
+//! program runs at a time, and the program runs again if its report is wrong. On a GPU, `scripts/gpu-check --only
+//! diagnosis` runs each of these programs three times, and no other finding is allowed there.
 //!
 //! The scripted reader (`scripts/gpu_check/reader.py`) is a script that sees only the answers of the tools of
 //! `tllmprof mcp`, such as `brief`. It has to name the same cause.
@@ -22,7 +22,7 @@ use common::{Scratch, command, compiler, repo, run, shim, skipped, standin};
 use serde_json::Value;
 
 /// Time limit of a run, longer than any program needs on a busy machine.
-const TEST_TIMEOUT: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Duration of a launch with the stand-in for CUDA, in nanoseconds. A launch on real hardware takes about as long.
 const LAUNCH_NS: &str = "2000";
@@ -37,6 +37,9 @@ const MAX_CHARACTERS: u64 = 16_000;
 
 /// Maximum number of runs of a program on a busy machine.
 const MAX_RUNS: usize = 6;
+/// Maximum number of runs if the machine seems not to be busy. The load that the kernel gives is a mean over a minute, so
+/// it does not show that a machine has just become busy.
+const MAX_QUIET_RUNS: usize = 3;
 
 /// A lock that lets only one program run at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -206,8 +209,8 @@ fn found<'a>(report: &'a Value, finds: &str) -> Vec<&'a Value> {
 }
 
 /// Runs a program of the table `causes.txt` and asserts that the report has the finding that the table names, and no
-/// other one but [`BUSY`]. On a busy machine, a run with another result is repeated; if all are wrong, the test is
-/// skipped.
+/// other one but [`BUSY`]. A run with another result is repeated. If all are wrong, the test fails, or is skipped on a
+/// busy machine.
 fn suffers(program: &str) {
     let row = table()
         .into_iter()
@@ -221,7 +224,8 @@ fn suffers(program: &str) {
         let Err(wrong) = judge(&row, &ran) else {
             return;
         };
-        assert!(is_busy(), "{wrong}\n{}", ran.summary);
+        let may_be_by_chance = turn < MAX_QUIET_RUNS || is_busy();
+        assert!(may_be_by_chance, "{wrong}\n{}", ran.summary);
         println!("{turn}: {wrong}");
     }
     // The machine is busy, so the report's findings are also about the load of other programs.

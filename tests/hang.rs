@@ -20,7 +20,7 @@ const RANKS: u32 = 8;
 /// Size in bytes of the file that the ranks share. For each of 4 communicators and 8 ranks, the file has space for 4096
 /// calls, the numbers of sends to the 8 ranks, and the numbers of receives from the 8 ranks. Each entry has 8 bytes.
 const SHARED_BYTES: u64 = 8 * 4 * 8 * (4096 + 2 * 8);
-const TEST_TIMEOUT: Duration = Duration::from_secs(100);
+const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 /// The exit statuses of `tllmprof hang`: 0 if no rank is stuck, 3 if a rank is stuck, and 4 if the command cannot
 /// decide.
 const NOT_STUCK: i32 = 0;
@@ -355,7 +355,8 @@ fn ranks_that_wait_for_work_are_idle() {
         &["8 ranks have entered the same collectives", "wait_for_work"],
     );
     // The ranks remain idle, so a second verdict is the same.
-    assert_eq!(run.ask().0, NOT_STUCK);
+    let (status, json, _) = run.ask();
+    assert_eq!(status, NOT_STUCK, "{json:#}");
 }
 
 /// Judges a healthy server again and again, while it waits for requests, captures graphs, compiles and makes long
@@ -544,7 +545,10 @@ fn a_stuck_run_with_the_same_identifier_is_not_that_which_is_watched() {
         let (status, json, output) = run.ask();
         let ranks = json["ranks"].as_array().map_or(0, Vec::len);
         if ranks == RANKS as usize && since.elapsed() > Duration::from_secs(10) {
-            break assert_eq!(status, NOT_STUCK, "{json:#}");
+            assert_ne!(status, STUCK, "{json:#}");
+            if status == NOT_STUCK {
+                break;
+            }
         }
         assert!(Instant::now() < deadline, "{json:#}\n{}", output.err());
         std::thread::sleep(Duration::from_millis(50));
@@ -563,8 +567,12 @@ fn the_processes_of_a_run_are_judged_by_its_identifier() {
         let output = common::run(asked.current_dir(run.scratch.folder()), TEST_TIMEOUT);
         let json: Value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
         let ranks = json["ranks"].as_array().map_or(0, Vec::len);
+        // While the ranks start, too little may be known for a verdict.
         if ranks == RANKS as usize && json["ranks"][0]["life"] == "runs" {
-            break assert_eq!(output.status.code(), Some(NOT_STUCK), "{json:#}");
+            assert_ne!(output.status.code(), Some(STUCK), "{json:#}");
+            if output.status.code() == Some(NOT_STUCK) {
+                break;
+            }
         }
         assert!(Instant::now() < deadline, "{json:#}\n{}", output.err());
         std::thread::sleep(Duration::from_millis(50));

@@ -49,7 +49,7 @@ impl Workshop {
             .arg(&built)
             .arg(repo().join("tests/hostile").join(format!("{name}.c")))
             .args(options);
-        let output = run(&mut cc, Duration::from_secs(120));
+        let output = run(&mut cc, Duration::from_secs(300));
         assert!(output.status.success(), "{cc:?}\n{}", output.err());
         built
     }

@@ -21,7 +21,7 @@ use common::{
 use tllmprof_record::{Entry, Reader, What};
 use tllmprof_report::{Layers, Process, Report};
 
-const TEST_TIMEOUT: Duration = Duration::from_secs(90);
+const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 fn program() -> &'static PathBuf {
     static BUILT: OnceLock<(Scratch, PathBuf)> = OnceLock::new();

@@ -152,8 +152,7 @@ fn a_window_by_time_closes_and_so_does_one_of_a_server_that_idles() {
         ControlEvent::Accepted { .. }
     ));
     assert!(matches!(peer.hear(), ControlEvent::Opened { .. }));
-    fs::write(place.path("pause"), "").unwrap();
-    sleep(Duration::from_millis(100));
+    server.pause();
     let stopped = place.tllmprof(&format!("stop {}", server.pid()));
     assert!(
         stopped.status.success() && stopped.err().contains("the window closed with"),
@@ -169,7 +168,7 @@ fn a_window_by_time_closes_and_so_does_one_of_a_server_that_idles() {
         "{}",
         stopped.err()
     );
-    fs::remove_file(place.path("pause")).unwrap();
+    server.resume();
     let third = peer.capture(4).1;
     server.end();
     assert_eq!(
@@ -323,13 +322,12 @@ fn an_operator_is_told_why_not() {
             .success()
     );
     // The server is paused and makes no steps.
-    fs::write(place.path("pause"), "").unwrap();
-    sleep(Duration::from_millis(50));
+    server.pause();
     refused(
         &format!("capture {pid} --wait 1s"),
         "no iteration began for long",
     );
-    fs::remove_file(place.path("pause")).unwrap();
+    server.resume();
     // The server ends during the capture. The command then shows the part of the window that was captured.
     let capture = place
         .command(&format!("capture {pid} --steps 1000000"))
@@ -383,6 +381,8 @@ fn another_user_gets_nothing() {
     }
     let place = Place::new();
     let folder = PathBuf::from(format!("/tmp/tllmprof-test-{}", std::process::id()));
+    // An earlier test process with the same process id may have been killed, and have left the folder.
+    let _ = fs::remove_dir_all(&folder);
     let mut command = place.server("500");
     command.env("TLLMPROF_CONTROL", &folder);
     let mut server = place.start(&mut command);

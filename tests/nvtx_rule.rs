@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{Output, Record, Scratch, built_command, command, nvtx, read_log, run, shim, standin};
 
-const TIMEOUT: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A program of `tests/nvtx` that is ready to run on the stand-in for CUDA.
 struct Program {

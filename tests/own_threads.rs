@@ -16,7 +16,7 @@ use common::{
 use tllmprof_record::{Ended, Reader};
 use tllmprof_report::{Process, State};
 
-const TIMEOUT: Duration = Duration::from_secs(110);
+const TIMEOUT: Duration = Duration::from_secs(300);
 const RUNTIME: &[&str] = &["-Wl,--no-as-needed", "-l:libcudart.so.12"];
 /// The exit status of `host` if the kernel does not accept a seccomp filter, and of `traced` if the kernel forbids
 /// tracing.

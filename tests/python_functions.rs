@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::python::{Bench, Event, Python, Ran, pythons};
 use common::{Scratch, command, repo, run, skipped};
 
-const TEST_TIMEOUT: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// For each thread, its pushes and pops of ranges in order, as `push NAME` or `pop NAME`. The key is the process number
 /// and the thread number.

@@ -184,10 +184,11 @@ fn waits_are_what_a_thread_waits() {
     }
 }
 
-/// Asserts that the GIL totals, which the library logs at the end, match the ranges. The ranges' times are less exact:
-/// the NVTX tool reads the clock after the library, which can be much later while other threads spin.
+/// Compares the GIL totals, which the library logs at the end, with the ranges. The ranges' times are less exact: the
+/// NVTX tool reads the clock after the library, which can be much later while other threads spin. Returns an error if
+/// the total times differ too much.
 #[track_caller]
-fn totals_agree(python: &Python, ran: &Ran) {
+fn totals_agree(python: &Python, ran: &Ran) -> Result<(), String> {
     const PERCENT: u64 = 5;
     let said = ran.line("Python GIL: ");
     let (last, gone) = (ran.numbers("exit")[0][0], monotonic_ns());
@@ -210,11 +211,11 @@ fn totals_agree(python: &Python, ran: &Ran) {
             .sum();
         let time = time_behind(&said, word);
         let (less, more) = (least * PERCENT / 100, most * PERCENT / 100);
-        assert!(
-            ((least - less) / 1000 * 1000..=most + more).contains(&time),
-            "{python}: {least} to {most} ns of {name}: {said}"
-        );
+        if !((least - less) / 1000 * 1000..=most + more).contains(&time) {
+            return Err(format!("{python}: {least} to {most} ns of {name}: {said}"));
+        }
     }
+    Ok(())
 }
 
 fn monotonic_ns() -> u64 {
@@ -231,11 +232,14 @@ fn monotonic_ns() -> u64 {
 /// interpreter's calls of `pthread_cond_wait`, which a preloaded library counts.
 #[test]
 fn totals_of_threads_that_spin() {
+    /// Number of runs, one of which must have the right times. By chance, a busy machine may stop a thread between the
+    /// library's reading of the clock and the tool's so often that the times of a run differ too much.
+    const RUNS: usize = 4;
     let bench = Bench::new();
     let counter = bench.library("python/condition_waits.c");
     let preload = format!("{}:{}", shim().display(), counter.display());
     let mut any_forced = 0;
-    for python in with_gil() {
+    let mut spins = |python: &Python| {
         // While threads spin, the tool reads the clock too late to show that holds never overlap, so this test does not
         // check that.
         let ran = bench.run(python, "spins", &[GIL, DEBUG, ("LD_PRELOAD", &preload)]);
@@ -250,7 +254,14 @@ fn totals_of_threads_that_spin() {
         any_forced += forced;
         let threads: HashSet<u32> = ran.started("GIL hold").iter().map(|h| h.thread).collect();
         assert!(threads.len() >= 5, "{python}: {threads:?}");
-        totals_agree(python, &ran);
+        totals_agree(python, &ran)
+    };
+    for python in with_gil() {
+        let mut wrong = Vec::new();
+        while let Err(error) = spins(python) {
+            wrong.push(error);
+            assert!(wrong.len() < RUNS, "{wrong:#?}");
+        }
     }
     assert!(any_forced > 0 || with_gil().next().is_none());
 }

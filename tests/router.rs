@@ -12,7 +12,6 @@ mod engines;
 mod read;
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -236,8 +235,7 @@ fn programs_do_with_their_modules_what_they_like() {
 
 /// Runs `moe_ranks.py` on two ranks, with a window of steps 3 to 5 of 8. Returns each rank's results.
 fn ranks(python: &Path, model: &str, how: &str, scratch: &Scratch) -> [Value; 2] {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
-    let port = port.unwrap().port().to_string();
+    let port = common::free_port().to_string();
     let one = |rank: &str| {
         let log = scratch.path(&format!("{model}-{how}-{rank}.json"));
         let mut program = command(python);

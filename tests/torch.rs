@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::torch::python_with_torch;
 use common::{Output, Scratch, command, repo, run, shim, standin};
 
-const TEST_TIMEOUT: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The program `py_torch.py`, ready to run on the stand-in for CUDA. Traces are written to `t/trace.json`.
 struct Program {

@@ -208,7 +208,7 @@ fn a_harmful_library_is_noticed() {
         gcc.args(["-shared", "-fPIC", "-o"])
             .arg(&library)
             .arg(&source);
-        let built = run(&mut gcc, Duration::from_secs(60));
+        let built = run(&mut gcc, Duration::from_secs(300));
         assert!(built.status.success(), "{}", built.err());
         library
     };

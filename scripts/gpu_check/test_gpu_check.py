@@ -494,7 +494,7 @@ def is_running(number):
     try:
         with open(f"/proc/{number}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
@@ -505,13 +505,13 @@ class Ends(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             scripts = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
             check = subprocess.Popen([sys.executable, "-B", "-c", script % scripts], cwd=folder)
-            pid, until = os.path.join(folder, "pid"), time.monotonic() + 30
+            pid, until = os.path.join(folder, "pid"), time.monotonic() + 120
             while not (os.path.exists(pid) and os.path.getsize(pid)) and time.monotonic() < until:
                 time.sleep(0.05)
             with open(pid) as file:
                 number = int(file.read())
             check.terminate()
-            self.assertEqual(check.wait(30), 128 + signal.SIGTERM)
+            self.assertEqual(check.wait(120), 128 + signal.SIGTERM)
             while is_running(number) and time.monotonic() < until:
                 time.sleep(0.05)
             self.assertFalse(is_running(number))

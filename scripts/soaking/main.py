@@ -84,7 +84,10 @@ class Watched:
             if not entry.name.startswith(f"{self.load.name}-") or not entry.name.endswith(".tllmprof"):
                 continue
             pid = re.search(r"-(\d+)(-\d+)?\.tllmprof$", entry.name)
-            self.most_disk = max(self.most_disk, watch.disk(entry.path))
+            try:
+                self.most_disk = max(self.most_disk, watch.disk(entry.path))
+            except FileNotFoundError:
+                continue  # the library has renamed it since the folder was listed
             if self.load.has_children and not os.path.exists(f"/proc/{pid[1]}"):
                 os.unlink(entry.path)
                 self.records += 1

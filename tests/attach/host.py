@@ -122,8 +122,11 @@ def steps():
         if kind == "forks" and done % 20 == 0:
             bad += fork()
         if os.path.exists("block"):
-            os.remove("block")
-            holding.sleep(8)  # while holding the GIL
+            # Reads from the FIFO while holding the GIL. The call returns when another process has written a byte.
+            fifo = os.open("block", os.O_RDWR)
+            os.rename("block", "blocks")
+            holding.read(fifo, ctypes.create_string_buffer(1), 1)
+            os.close(fifo)
         if kind == "holds":
             holding.usleep(20_000)  # while holding the GIL
         elif kind == "computes":

@@ -95,6 +95,12 @@ pub(crate) fn random(below: u64) -> u64 {
     state % below
 }
 
+/// Returns true if `attach` was refused because it found no safe moment to attach to the program.
+pub(crate) fn found_no_moment(said: &str) -> bool {
+    let whys = ["was at a safe point", "none of its threads stopped in time"];
+    whys.iter().any(|why| said.contains(why))
+}
+
 impl Host {
     /// Starts a program that runs until [`Host::end`] is called, and waits for its first step.
     pub(crate) fn start(linkage: Linkage, arguments: &str, variables: &[(&str, &str)]) -> Self {
@@ -137,7 +143,20 @@ impl Host {
         command
     }
 
+    /// Runs `tllmprof` with these arguments, in which `PID` stands for the program's process number. An attach that
+    /// found no safe moment, which may happen on a busy machine, is repeated up to ten times.
     pub(crate) fn tllmprof(&self, arguments: &str) -> Output {
+        for _ in 0..10 {
+            let output = self.once(arguments);
+            if output.status.success() || !found_no_moment(&output.err()) {
+                return output;
+            }
+        }
+        self.once(arguments)
+    }
+
+    /// Runs `tllmprof` like [`Host::tllmprof`], but only once.
+    pub(crate) fn once(&self, arguments: &str) -> Output {
         run(&mut self.command(arguments), TEST_TIMEOUT)
     }
 

@@ -1,11 +1,12 @@
 //! Checks that `attach` refuses processes to which it cannot attach, each with one line that gives the reason.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use crate::can_attach;
-use crate::common::{Scratch, command, compiler, run, shim, skipped, tllmprof};
+use crate::common::{Scratch, command, compiler, copy_program, run, shim, skipped, tllmprof};
 use crate::host::{Host, LINKED};
 use crate::place::{TEST_TIMEOUT, wait_until};
 
@@ -185,8 +186,11 @@ fn the_process_of_another_user_is_refused() {
     // The other user may not be able to reach the build folder, so that user runs a copy of the command.
     let scratch = tempfile_for_all();
     let [command_copy, library] = ["tllmprof", "libtllmprof.so"].map(|name| scratch.join(name));
-    fs::copy(tllmprof(), &command_copy).unwrap();
-    fs::copy(shim(), &library).unwrap();
+    copy_program(&tllmprof(), &command_copy);
+    copy_program(&shim(), &library);
+    for file in [&command_copy, &library] {
+        fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
+    }
     let mut attach = command(&command_copy);
     attach
         .args(["attach", &host.pid().to_string()])
@@ -205,7 +209,6 @@ fn the_process_of_another_user_is_refused() {
 
 /// Returns a folder in `/tmp` that all users may read.
 fn tempfile_for_all() -> std::path::PathBuf {
-    use std::os::unix::fs::PermissionsExt;
     let folder = std::env::temp_dir().join(format!("tllmprof-attach-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();

@@ -17,7 +17,7 @@ fn finding(which: &Python, way: &str) -> Value {
         let mut command = Command::new(tllmprof());
         run(
             command.arg("report").arg("--json").arg(&record),
-            Duration::from_secs(60),
+            Duration::from_secs(300),
         )
     });
     let context = format!("{}{}", report.err(), ran.output.err());

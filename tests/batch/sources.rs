@@ -128,7 +128,7 @@ pub(crate) fn wrong_in(folder: &Path, rows: &Value) -> String {
     let mut check = command("python3");
     check.arg(repo().join("tests/batch/sources.py"));
     check.arg(folder).arg(&input);
-    let checked = run(&mut check, Duration::from_secs(120));
+    let checked = run(&mut check, Duration::from_secs(300));
     assert!(checked.status.success(), "{}", checked.err());
     checked.out()
 }

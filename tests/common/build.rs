@@ -25,7 +25,7 @@ pub(crate) fn build<O: AsRef<OsStr>>(
         .arg(output)
         .arg(tests.join(source))
         .args(options);
-    let built = run(&mut cc, Duration::from_secs(120));
+    let built = run(&mut cc, Duration::from_secs(300));
     assert!(built.status.success(), "{cc:?}\n{}", built.err());
 }
 

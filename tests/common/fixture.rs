@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{Output, Record, Scratch, built_command, read_log, run, shim, standin};
 
 /// Time limit of a run, longer than any fixture needs on a busy machine.
-const TEST_TIMEOUT: Duration = Duration::from_secs(90);
+const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A run of a program that is being prepared: its command and its folder.
 pub(crate) struct Fixture {

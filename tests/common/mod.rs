@@ -8,6 +8,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -255,7 +256,7 @@ fn lives(group: libc::pid_t) -> bool {
     fs::read_dir("/proc").is_ok_and(|mut all| all.any(|process| is_alive(process).is_some()))
 }
 
-/// Runs a child process with an empty standard input. Waits for the child, then up to 5 seconds for processes that it
+/// Runs a child process with an empty standard input. Waits for the child, then up to 20 seconds for processes that it
 /// left in its process group, and kills those that still run.
 ///
 /// If the child is not done within `timeout`, kills its process group and panics with the child's output.
@@ -282,8 +283,8 @@ pub(crate) fn run(command: &mut Command, timeout: Duration) -> Output {
         }
         sleep(Duration::from_millis(2));
     };
-    // Processes that the child left running may still write. They get 5 seconds and are then killed.
-    let grace = Instant::now() + Duration::from_secs(if status.is_some() { 5 } else { 0 });
+    // Processes that the child left running may still write. They get 20 seconds and are then killed.
+    let grace = Instant::now() + Duration::from_secs(if status.is_some() { 20 } else { 0 });
     while signal(group, 0) && lives(-group) && Instant::now() < grace {
         sleep(Duration::from_millis(2));
     }
@@ -315,6 +316,31 @@ fn append(path: &Path) -> File {
 pub(crate) fn signal(pid: libc::pid_t, number: libc::c_int) -> bool {
     // SAFETY: kill takes no pointers. The tests pass only processes and process groups that they have started.
     unsafe { libc::kill(pid, number) == 0 }
+}
+
+/// Returns a TCP port of this machine that is free. It is below the ports that the kernel gives to sockets whose port is
+/// not chosen, so that no such socket takes it before the program that needs it.
+pub(crate) fn free_port() -> u16 {
+    const FIRST: u32 = 20_000;
+    const COUNT: u32 = 10_000;
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    let calls = CALLS.fetch_add(1, Ordering::Relaxed);
+    let start = std::process::id().wrapping_mul(31).wrapping_add(calls);
+    let mut ports = (0..COUNT).map(|n| (FIRST + start.wrapping_add(n) % COUNT) as u16);
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    ports.find(is_free).expect("a free port")
+}
+
+/// Copies a program, so that the copy can be executed at once. Another process (`cp`) makes the copy: if this process
+/// made it, a child that another test forks at that moment would inherit the open file, and a file that is open for
+/// writing cannot be executed.
+pub(crate) fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new("cp").args([from, to]).status();
+    assert!(
+        copied.is_ok_and(|status| status.success()),
+        "cp {}",
+        from.display()
+    );
 }
 
 /// A temporary folder that is removed when the value is dropped.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Scratch, repo, run, standin};
 
-const TIMEOUT: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Builds the program `source` of `tests/` against the stand-in for CUDA. Returns the program's path.
 pub(crate) fn program(scratch: &Scratch, source: &str) -> PathBuf {

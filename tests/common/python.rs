@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::{Output, Scratch, command, nvtx, repo, run, shim, skipped};
 
 /// Time limit of a run, longer than any program needs on a busy machine.
-const TEST_TIMEOUT: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A CPython on this machine, as `scripts/list-pythons` prints it.
 #[derive(Debug, Clone)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::python::{Python, pythons};
 use super::{command, run};
 
-const TIMEOUT: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Returns at most four CPythons for tests that depend little on the version: of those with a GIL, the oldest, one in
 /// between and the newest; and the newest without a GIL. With `TLLMPROF_TEST_PYTHONS=all`, returns all.

@@ -1,26 +1,40 @@
 //! Opens a pseudo-terminal. A command gets one end as its terminal, and the test reads and writes at the other end.
 
-use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::ffi::{CStr, OsStr};
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
 /// Opens a pseudo-terminal, of the given size if there is one. Returns the test's end and the
-/// command's end.
+/// command's end. Children do not inherit them (openpty would let them): a child that another test starts meanwhile
+/// would keep the terminal open after the command has ended.
 pub(crate) fn open(size: Option<&libc::winsize>) -> (File, File) {
-    let (mut master, mut slave) = (0, 0);
-    // SAFETY: openpty writes two descriptors, and reads the size if the pointer is not null. The
-    // name and the attributes are null.
-    let opened = unsafe {
-        libc::openpty(
-            &raw mut master,
-            &raw mut slave,
-            std::ptr::null_mut(),
-            std::ptr::null(),
-            size.map_or(std::ptr::null(), std::ptr::from_ref),
-        )
+    let open = |path: &Path| {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(libc::O_NOCTTY);
+        options.open(path).expect("a terminal")
     };
-    assert_eq!(opened, 0, "a terminal");
-    // SAFETY: openpty has just opened both descriptors, and nothing else owns them.
-    unsafe { (File::from_raw_fd(master), File::from_raw_fd(slave)) }
+    let master = open(Path::new("/dev/ptmx"));
+    let mut name: [libc::c_char; 64] = [0; 64];
+    // SAFETY: the calls take an open descriptor, and the last one writes the name into the local variable.
+    let is_named = unsafe {
+        libc::grantpt(master.as_raw_fd()) == 0
+            && libc::unlockpt(master.as_raw_fd()) == 0
+            && libc::ptsname_r(master.as_raw_fd(), name.as_mut_ptr(), name.len()) == 0
+    };
+    assert!(is_named, "a terminal");
+    // SAFETY: ptsname_r has ended the name with a 0 byte.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) };
+    let slave = open(Path::new(OsStr::from_bytes(name.to_bytes())));
+    if let Some(size) = size {
+        let size = std::ptr::from_ref(size);
+        // SAFETY: the request only reads the size.
+        let is_set = unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCSWINSZ, size) } == 0;
+        assert!(is_set, "a terminal's size");
+    }
+    (master, slave)
 }
 
 /// Returns true if the terminal has a shell's usual mode: it edits lines, echoes input and turns

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::common::python::pythons;
 use super::common::{self, Output, Scratch, command, compiler, repo, run, shim, standin};
 
-const TEST_TIMEOUT: Duration = Duration::from_secs(90);
+const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The result of `tllmprof run -- PROGRAM` without any options.
 struct Ran {

@@ -31,7 +31,7 @@ static void call(const char *how, void *found)
 
 int main(void)
 {
-    alarm(30);
+    alarm(200);
     void *all = dlopen(NULL, RTLD_LAZY);
     void *dispatcher = dlopen("dispatcher.so", RTLD_LAZY | RTLD_NOLOAD);
     void *stranger = dlopen("libm.so.6", RTLD_LAZY);

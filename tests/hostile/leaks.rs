@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::common::{Output, built_command, clang, compiler, run, shim, skipped, standin};
 use super::{RUNTIME, Workshop};
 
-const TIMEOUT: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// The exit status with which the program ends if nothing leaks.
 const STATUS: i32 = 3;
 

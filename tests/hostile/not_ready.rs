@@ -18,7 +18,7 @@ use super::common::{
 use super::twice::{Situation, start, stop};
 use super::{NO_CUDA, RUNTIME, Workshop, assert_switches};
 
-const TIMEOUT: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Functions of the C library that [`functions_that_are_looked_up_at_their_first_call`] replaces in addition to those
 /// that the library imports. The compiler may call the memory functions and `strlen` from any code. The library defines

@@ -13,7 +13,7 @@ use tllmprof_report::{GpuWork, Process};
 use crate::common::{Output, Scratch, built_command, compiler, repo, run, shim, standin};
 use crate::read::Read;
 
-pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(90);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The way in which the program gets the driver's functions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,7 +50,7 @@ fn built() -> &'static Path {
                 .arg(repo().join("tests/kernels").join(source))
                 .args(more)
                 .arg("-l:libcuda.so.1");
-                let output = run(&mut cc, Duration::from_secs(120));
+                let output = run(&mut cc, Duration::from_secs(300));
                 assert!(output.status.success(), "{cc:?}\n{}", output.err());
             };
             compile("linked", "program.c", &[]);

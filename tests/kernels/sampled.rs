@@ -64,8 +64,15 @@ fn so_many_steps_are_taken_once_in_each_second_and_the_program_gets_the_same_res
     }
     let firsts: BTreeSet<_> = windows.iter().map(|window| window.0 as u32).collect();
     assert_eq!(sampled(&ran), firsts);
-    let whole = windows.iter().filter(|window| is_whole(window)).count();
-    assert_eq!(ran.finalized(), vec![(0, 0); whole], "{windows:?}");
+    // CUPTI is removed after each sample, unless the program ends meanwhile.
+    let ended_before = |end: u64| windows.iter().filter(|window| window.1 + 1 < end).count();
+    let removed = ran.finalized();
+    let expected = ended_before(STEPS - 20)..=ended_before(STEPS);
+    assert!(
+        expected.contains(&removed.len()),
+        "{removed:?}: {windows:?}"
+    );
+    assert!(removed.iter().all(|one| *one == (0, 0)), "{removed:?}");
     assert!(ran.said("kernels are sampled: 3 iterations each 1s"));
 
     let text = Report::new(vec![ran.process()]).text();

@@ -82,6 +82,7 @@ fn a_rank_that_has_no_requests_is_named_and_the_others_are_whole() {
     let mut idle = place.start(&mut command);
     wait_until("the sockets", || place.sockets().len() == 5);
     fs::write(place.path("idle/pause"), "").unwrap();
+    wait_until("the pause", || place.path("idle/paused").exists());
     let captured = place.tllmprof("capture --run r --steps 5 --wait 1s");
     assert_eq!(captured.status.code(), Some(1), "{}", captured.err());
     let line = format!("{} (rank 4): no iteration began for long", idle.pid());

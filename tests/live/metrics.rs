@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::common::load::Load;
-use crate::common::{command, repo, run, skipped, tllmprof};
+use crate::common::{command, free_port, repo, run, skipped, tllmprof};
 use crate::place::{Place, Running, TEST_TIMEOUT, wait_until};
 
 /// A running server program, which is killed when the value is dropped.
@@ -316,10 +316,7 @@ fn prometheus_scrapes_it_and_answers_the_queries_of_the_dashboard() {
         .replace("127.0.0.1:9427", &served.at)
         .replace(": 5s", ": 500ms");
     fs::write(place.path("prometheus.yml"), config).unwrap();
-    let port = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let address = format!("127.0.0.1:{}", free_port());
     let log = || fs::File::create(place.path("prometheus.log")).unwrap();
     let child = command(folder.join("prometheus"))
         .arg(format!(
@@ -330,15 +327,12 @@ fn prometheus_scrapes_it_and_answers_the_queries_of_the_dashboard() {
             "--storage.tsdb.path={}",
             place.path("data").display()
         ))
-        .arg(format!("--web.listen-address={port}"))
+        .arg(format!("--web.listen-address={address}"))
         .stdout(Stdio::null())
         .stderr(log())
         .spawn()
         .unwrap();
-    let prometheus = Served {
-        child,
-        at: port.to_string(),
-    };
+    let prometheus = Served { child, at: address };
     wait_until("Prometheus", || {
         TcpStream::connect(&prometheus.at).is_ok() && prometheus.ask("GET", "/-/ready").0 == 200
     });

@@ -218,6 +218,20 @@ impl Running {
         self.out()
     }
 
+    /// Makes the server pause, and waits until it makes no more steps.
+    #[track_caller]
+    pub(crate) fn pause(&self) {
+        let paused = self.folder.join("paused");
+        let _ = fs::remove_file(&paused);
+        fs::write(self.folder.join("pause"), "").unwrap();
+        wait_until("the pause", || paused.exists());
+    }
+
+    /// Lets the server make steps again.
+    pub(crate) fn resume(&self) {
+        fs::remove_file(self.folder.join("pause")).unwrap();
+    }
+
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

@@ -1,7 +1,7 @@
 /* server MICROSECONDS [BARRIER RANK RANKS]: a serving loop with one step per MICROSECONDS, until it is killed or
  * there is a file `end` in the current folder. While there is a file `pause`, it makes no steps, as if it waited for
- * requests. BARRIER is a file that all ranks map: no rank begins a step before all others have reached the step. A
- * rank that is late for too long is left out. Prints a line after its first step.
+ * requests; it creates the file `paused` when it begins to do so. BARRIER is a file that all ranks map: no rank begins
+ * a step before all others have reached the step or have ended. Prints a line after its first step.
  *
  * HOST is an additional action after step 20:
  *   forks      the child writes the number of its open sockets into the file `child`, and makes steps, too
@@ -12,45 +12,39 @@
 
 #include "loop.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <time.h>
 
-enum { MAX_RANKS = 16, LATE_MS = 3000 };
+enum { MAX_RANKS = 16 };
 
 struct barrier {
-    /* For each rank, the number of the step that it has reached, from 1 on; -1 for a rank that the others no
-     * longer wait for. */
+    /* For each rank, the number of the step that it has reached, from 1 on; -1 for a rank that has ended. */
     _Atomic long at[MAX_RANKS];
+    /* The process of each rank that has reached a step. */
+    _Atomic int process[MAX_RANKS];
 };
-
-static long now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 static void meet(struct barrier *barrier, int rank, int ranks, long step)
 {
-    long since = now_ms();
+    atomic_store(&barrier->process[rank], (int)getpid());
     atomic_store(&barrier->at[rank], step);
     for (int other = 0; other < ranks; other++) {
         for (;;) {
             long at = atomic_load(&barrier->at[other]);
             if (at < 0 || at >= step)
                 break;
-            /* A rank that is late is left out, but not in the first step, because its program may still be
-             * starting. */
-            if (step > 1 && now_ms() - since > LATE_MS)
+            /* A rank that was killed is left out. */
+            if (at > 0 && kill(atomic_load(&barrier->process[other]), 0) != 0 && errno == ESRCH)
                 atomic_compare_exchange_strong(&barrier->at[other], &at, -1);
             usleep(50);
         }
@@ -136,6 +130,8 @@ int main(int argc, char **argv)
     struct loop_options options = loop_defaults();
     loop_open(&loop, &options);
     for (long step = 0; access("end", F_OK) != 0; step++) {
+        if (access("pause", F_OK) == 0)
+            close(creat("paused", 0600));
         while (access("pause", F_OK) == 0)
             usleep(1000);
         if (barrier != NULL)
@@ -159,6 +155,8 @@ int main(int argc, char **argv)
             fflush(stdout);
         }
     }
+    if (barrier != NULL)
+        atomic_store(&barrier->at[rank], -1);
     check_own();
     printf("checksum %016llx\n", (unsigned long long)loop_close(&loop));
     return 0;

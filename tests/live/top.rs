@@ -2,7 +2,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tllmprof_control::ControlEvent;
 
@@ -102,13 +102,24 @@ fn top_stops_windows_notices_processes_that_come_and_go_and_gives_the_terminal_b
         ControlEvent::Accepted { .. }
     ));
     wait_until("the window", || top.text().contains("open"));
-    // Other tests' processes may be listed, too, so the test presses DOWN until its own process is selected.
+    // Other tests' processes may be listed, too, so the test presses DOWN until its own process is selected. It presses
+    // the key again only when the screen shows the effect of the last time, or has not changed for long.
+    let selection = |text: &str| {
+        let selected = text.split_once("selected: ");
+        selected.map(|(_, rest)| rest.lines().next().unwrap_or("").to_owned())
+    };
     let selected = format!("selected: {pid}");
     for _ in 0..30 {
-        top.press(DOWN);
-        sleep(Duration::from_millis(300));
-        if top.text().contains(&selected) {
+        let before = top.text();
+        if before.contains(&selected) {
             break;
+        }
+        top.press(DOWN);
+        let since = Instant::now();
+        while selection(&top.text()) == selection(&before)
+            && since.elapsed() < Duration::from_secs(5)
+        {
+            sleep(Duration::from_millis(10));
         }
     }
     top.wait_for(&selected);

@@ -5,6 +5,8 @@ use std::fs;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use tllmprof_control::Phase;
+
 use crate::common::PROFILED;
 use crate::place::{Place, switches, wait_until};
 
@@ -35,7 +37,7 @@ fn ps_shows_the_median_step_of_a_process_that_times_its_steps() {
         ]
     );
     let row = |pid: u32| {
-        let pid = pid.to_string();
+        let pid = format!("{pid} ");
         let mut rows = table.lines().map(str::trim_start);
         rows.find(|row| row.starts_with(&pid)).unwrap()
     };
@@ -163,12 +165,26 @@ fn the_default_window_gives_way_to_a_capture_and_opens_again() {
         .env_remove(PROFILED);
     let mut server = place.start(&mut command);
     let pid = server.pid();
-    wait_until("the window", || place.ps()[0]["state"] == "open");
-    let captured = place.tllmprof(&format!("capture {pid} --steps 5"));
+    let mut peer = server.connect();
+    wait_until("the window", || peer.status().phase == Phase::Open);
+    // The server pauses until the capture is requested, so that the default window is still open then.
+    server.pause();
+    let capture = place
+        .command(&format!("capture {pid} --steps 5"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("the request", || {
+        server.err().contains("was asked for on demand")
+    });
+    server.resume();
+    let captured = capture.wait_with_output().unwrap();
+    let out = String::from_utf8_lossy(&captured.stdout);
     assert!(
-        captured.status.success() && captured.out().contains(": 5 iterations in"),
+        captured.status.success() && out.contains(": 5 iterations in"),
         "{}",
-        captured.err()
+        String::from_utf8_lossy(&captured.stderr)
     );
     let is_over = || {
         let err = server.err();
@@ -219,6 +235,8 @@ fn a_window_that_was_asked_for_is_waited_for_or_refuses_the_capture() {
     let place = Place::new();
     let mut server = place.start(place.server("500").env("TLLMPROF_START_STOP", "0-4000"));
     let pid = server.pid();
+    // The server pauses in the window, so that the window is still open when the capture is requested.
+    server.pause();
     wait_until("the window", || place.ps()[0]["state"] == "open");
     let refused = place.tllmprof(&format!("capture {pid} --steps 5"));
     assert!(!refused.status.success());
@@ -229,6 +247,7 @@ fn a_window_that_was_asked_for_is_waited_for_or_refuses_the_capture() {
         "{}",
         refused.err()
     );
+    server.resume();
     let waited = place.tllmprof(&format!("capture {pid} --steps 5 --wait 60s"));
     assert!(waited.status.success(), "{}", waited.err());
     server.end();

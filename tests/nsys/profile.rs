@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::common::{Output, Scratch, command, repo, run, shim, skipped, standin};
 
-const TIMEOUT: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(300);
 pub(crate) const STOP: &[&str] = &[
     "-c",
     "nvtx",

@@ -120,7 +120,7 @@ int main(int argc, char **argv)
 {
     if (argc < 2)
         return 2;
-    alarm(100);
+    alarm(280);
     setvbuf(stdout, NULL, _IOLBF, 0);
     pid_t child = fork();
     if (child == 0) {

@@ -32,7 +32,8 @@ class Last:
     """
 
     def __del__(self):
-        latest = time.monotonic() + 1  # CPython 3.14 never ends such threads, so the wait has a limit
+        # CPython 3.14 never ends such threads, so the wait has a limit. On a busy machine, other versions may need long.
+        latest = time.monotonic() + (1 if sys.version_info >= (3, 14) else 60)
         while len(os.listdir("/proc/self/task")) > 2 and time.monotonic() < latest:
             time.sleep(0.001)
 

@@ -44,7 +44,7 @@ fn build(source: &str, built: &Path, options: &[&str], library: &Path) {
     if options.contains(&"-DLINKED") {
         cc.arg(library);
     }
-    let output = run(&mut cc, Duration::from_secs(120));
+    let output = run(&mut cc, Duration::from_secs(300));
     assert!(output.status.success(), "{cc:?}\n{}", output.err());
 }
 

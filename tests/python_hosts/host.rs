@@ -12,7 +12,7 @@ use crate::common::python::Python;
 use crate::common::pythons::few;
 use crate::common::{Output, Scratch, nvtx, repo, run, shim};
 
-const TIMEOUT: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// Numbers of a process's garbage collections, by generation: before the first line of the program, and in total until
 /// its end.
 #[derive(Debug, Default)]

@@ -71,7 +71,7 @@ fn in_a_venv() {
         let venv = folder.path("venv");
         let mut make = command(&python.path);
         make.args(["-m", "venv", "--without-pip"]).arg(&venv);
-        let made = crate::common::run(&mut make, std::time::Duration::from_secs(120));
+        let made = crate::common::run(&mut make, std::time::Duration::from_secs(300));
         if !made.status.success() {
             skipped(&format!("{} makes no venv", name(python)));
             return Ok(());

@@ -264,7 +264,7 @@ for _ in range(400):
     let (ran, report) = fixture.run_and(|| {
         let mut command = std::process::Command::new(tllmprof());
         let command = command.args(["report", "--full"]).arg(&record);
-        common::run(command, Duration::from_secs(60))
+        common::run(command, Duration::from_secs(300))
     });
     let mut about = ran.said();
     about.retain(|line| line.contains(" counted "));

@@ -14,7 +14,7 @@ use crate::common::{
 };
 use crate::read::Read;
 
-const TEST_TIMEOUT: Duration = Duration::from_secs(90);
+const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A run of the program `counts.c`: its environment variables, and the folder in which it runs.
 pub(crate) struct Counts {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::common::{Output, run};
 use crate::counts::Counts;
 
-const TEST_TIMEOUT: Duration = Duration::from_secs(90);
+const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Mounts a file system at the folder `disk`, runs the program through the shell script `run_it` with its records on
 /// that disk, and copies the records back. Returns `None` if this machine does not allow mounts.

@@ -31,7 +31,7 @@ fn program() -> &'static Path {
             .arg(&built)
             .arg(repo().join("tests/record/gpu.c"))
             .arg("-l:libcuda.so.1");
-        let output = run(&mut cc, Duration::from_secs(120));
+        let output = run(&mut cc, Duration::from_secs(300));
         assert!(output.status.success(), "{cc:?}\n{}", output.err());
         (scratch, built)
     });
@@ -74,7 +74,7 @@ fn ran(how: &str, steps: u32, window: &str, variables: &[(&str, &str)]) -> Ran {
     for (name, value) in variables {
         command.env(name, value);
     }
-    let output = run(&mut command, Duration::from_secs(90));
+    let output = run(&mut command, Duration::from_secs(300));
     assert_eq!(
         output.status.code(),
         Some(7),

@@ -25,7 +25,7 @@ fn host_functions_are_recorded_with_their_code_and_run_with_their_data() {
         .env("TLLMPROF_STACKS", "1000")
         .env("TLLMPROF_TRACE", "x.tllmprof")
         .current_dir(scratch.folder());
-    let output = run(&mut command, Duration::from_secs(90));
+    let output = run(&mut command, Duration::from_secs(300));
     assert_eq!(output.status.code(), Some(7), "{}", output.err());
     let record = Read::open(&scratch.path("x.tllmprof"));
     let rows = record

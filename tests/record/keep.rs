@@ -141,7 +141,7 @@ fn a_process_that_is_killed_leaves_its_latest_windows() {
             records(counts.folder()).contains(&KEEP)
                 && counts.record().header.counter(Counter::WindowsDropped) > 0
         };
-        while !is_full() && since.elapsed() < Duration::from_secs(60) {
+        while !is_full() && since.elapsed() < Duration::from_secs(300) {
             std::thread::sleep(Duration::from_millis(2));
         }
         std::thread::sleep(moment * 8);
@@ -172,7 +172,7 @@ fn two_processes_of_a_run_are_bounded_each() {
     }
     let mut report = common::command(common::tllmprof());
     report.arg("report").arg(counts.folder());
-    let report = common::run(&mut report, Duration::from_secs(60));
+    let report = common::run(&mut report, Duration::from_secs(300));
     let said = " made room for later ones: the record could take 1.00 MiB";
     assert!(report.out().contains(said), "{}", report.out());
 }

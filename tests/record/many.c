@@ -93,7 +93,7 @@ static void *run(void *unused)
 
 int main(int argc, char **argv)
 {
-    alarm(120);
+    alarm(400);
     if (argc != 5)
         return 2;
     int threads = atoi(argv[1]);

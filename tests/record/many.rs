@@ -12,7 +12,7 @@ use crate::common::python::pythons;
 use crate::common::{INEXACT, Output, Scratch, command, nvtx, repo, run, shim, standin};
 use crate::read::Read;
 
-const TEST_TIMEOUT: Duration = Duration::from_secs(90);
+const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 /// Number of steps that all threads of a run make together.
 const STEPS: u64 = 960;
 

@@ -11,7 +11,7 @@ use crate::common::torch::python_with_torch;
 use crate::common::{Output, Scratch, command, nvtx, repo, run, shim, standin};
 use crate::read::Read;
 
-const TEST_TIMEOUT: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 /// Maximum difference between a time in the record and the program's own reading of the same time, in nanoseconds.
 const MAX_DIFFERENCE_NS: u64 = 50_000;
 
@@ -176,18 +176,24 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
             };
             assert_eq!(events.iter().filter(is_it).count(), 1, "{python}: {line:?}");
         }
-        let mut waited = 0;
+        let (mut waited, mut lacking) = (0, 0);
         for line in numbers(&output, "wait") {
             let &[thread, from, to] = &line[..] else {
                 panic!("{line:?}");
             };
             if to - from > 2_000_000 {
                 let found = between(&events, thread, from, to, |what| what == What::GilWait);
-                assert_eq!(found, 1, "{python}: {line:?}");
-                waited += 1;
+                assert!(found <= 1, "{python}: {line:?}");
+                waited += found;
+                lacking += 1 - found;
             }
         }
-        assert!(waited > 0, "{python}: nobody waited");
+        // A busy machine may stop the thread between its reading of the clock and its taking of a free GIL, for which it
+        // then does not wait. This is rare.
+        assert!(
+            waited > 0 && lacking * 4 <= waited,
+            "{python}: {waited} waits, {lacking} are not recorded"
+        );
         // The record has only those holds of the GIL that last long enough. The counter `GilHandoffs` also includes
         // the shorter ones.
         let handoffs = record.header.counter(Counter::GilHandoffs);

@@ -13,7 +13,7 @@ use crate::common::{Output, Scratch, command, nvtx, run, shim, standin};
 use crate::counts::{Made, made, rounds, run_and_kill};
 use crate::read::{Range, Read};
 
-pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(90);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A program that opens NVTX ranges, and the folder in which it runs.
 pub(crate) struct Program {

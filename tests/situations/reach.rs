@@ -214,6 +214,6 @@ fn python() -> Option<String> {
     if !found.status.success() {
         return None;
     }
-    let asked = crate::common::run(&mut ask, Duration::from_secs(60));
+    let asked = crate::common::run(&mut ask, Duration::from_secs(300));
     asked.status.success().then(|| asked.out())
 }

@@ -272,7 +272,7 @@ static void check_tool(void)
 
 int main(void)
 {
-    alarm(60);
+    alarm(300);
     close(mkstemp(log_path));
     setenv("STANDIN_LOG", log_path, 1);
     check_look_up();

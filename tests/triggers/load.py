@@ -1,8 +1,8 @@
 """A serving loop with mixed load: prefills between decodes. A prefill takes fifty times as long as a decode, which is
-normal. An argument `STEP:CAUSE`, any number of them, plants a stall with this cause in a step. LAST is the number of
-steps. END is how the program ends: `exit`, or `waits`, which waits until the process is killed. A program that exits
-prints the steps that took longer than half of a stall, as NUMBER:MILLISECONDS: those with a stall, and on a busy machine
-others.
+normal. An argument `STEP:CAUSE`, any number of them, plants a stall with this cause in a step. STALL is its length in
+seconds. LAST is the number of steps. END is how the program ends: `exit`, or `waits`, which waits until the process is
+killed. A program that exits prints the steps that took longer than half of a stall, as NUMBER:MILLISECONDS: those with a
+stall, and on a busy machine others.
 """
 import gc
 import os
@@ -12,7 +12,8 @@ import time
 
 from gpu import Gpu
 
-DECODE, PREFILL, STALL = (0, 0, 0.6) if "FAST" in os.environ else (0.003, 0.15, 0.6)
+DECODE, PREFILL = (0, 0) if "FAST" in os.environ else (0.003, 0.15)
+STALL = float(os.environ.get("STALL", "0.6"))
 STEPS = int(os.environ.get("LAST", "260"))
 
 gpu = Gpu()
@@ -25,7 +26,7 @@ def sleeps():
 
 
 def waits():
-    for _ in range(1500):
+    for _ in range(int(STALL * 2500)):
         gpu.launch(400_000)
 
 

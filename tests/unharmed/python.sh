@@ -35,6 +35,7 @@ P
 "$python" -W ignore children.py; echo "children: $?"
 "$python" -W ignore -X dev children.py; echo "children, dev: $?"
 { "$python" -c 'import os, signal; os.kill(os.getpid(), signal.SIGKILL)'; } 2> /dev/null; echo "killed: $?"
-"$python" -c 'import threading, sys
-threading.Thread(target=lambda: sys.stdin.read(), daemon=True).start()
+# The thread reads without sys.stdin, whose lock Python needs at its end.
+"$python" -c 'import os, threading
+threading.Thread(target=lambda: os.read(os.pipe()[0], 1), daemon=True).start()
 raise SystemExit("message")'; echo "message: $?"

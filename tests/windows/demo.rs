@@ -15,7 +15,7 @@ fn the_demo_switches_the_profiler_for_the_window_alone() {
         .env("TLLMPROF_ENGINE", standin().join("bin/engine"))
         .env("LD_LIBRARY_PATH", standin())
         .env("STANDIN_LOG", &log);
-    let ended = run(&mut demo, Duration::from_secs(60));
+    let ended = run(&mut demo, Duration::from_secs(300));
     assert!(ended.status.success(), "{}{}", ended.out(), ended.err());
     let mut seen = Vec::new();
     for record in read_log(&log) {

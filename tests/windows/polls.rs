@@ -29,13 +29,13 @@ fn ran(arguments: &[&str], step: &str, window: &str) -> (Value, String) {
         .env("LD_LIBRARY_PATH", standin())
         .env("STANDIN_WORK_NS", "100000")
         .current_dir(scratch.folder());
-    let output = run(&mut it, Duration::from_secs(60));
+    let output = run(&mut it, Duration::from_secs(300));
     assert_eq!(output.out(), "300 steps\n", "{}", output.err());
     let mut report = command(tllmprof());
     report
         .args(["report", "--json", "tllmprof-x"])
         .current_dir(scratch.folder());
-    let made = run(&mut report, Duration::from_secs(60));
+    let made = run(&mut report, Duration::from_secs(300));
     let mut all: Value = serde_json::from_str(&made.out()).unwrap();
     (all["processes"][0].take(), output.err())
 }

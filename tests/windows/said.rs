@@ -254,7 +254,7 @@ fn said_of_a_window(windows: &str) -> Said {
         .env("TLLMPROF_LIB", shim())
         .env("LD_LIBRARY_PATH", standin())
         .current_dir(scratch.folder());
-    let text = run(&mut it, Duration::from_secs(60)).err();
+    let text = run(&mut it, Duration::from_secs(300)).err();
     let closed = text.lines().find_map(|line| line.split_once(" closed: "));
     let (logged, rest) = closed
         .and_then(|(_, said)| said.split_once(" iterations in "))
@@ -264,7 +264,7 @@ fn said_of_a_window(windows: &str) -> Said {
     report
         .args(["report", "--json", "x.tllmprof"])
         .current_dir(scratch.folder());
-    let json = run(&mut report, Duration::from_secs(60)).out();
+    let json = run(&mut report, Duration::from_secs(300)).out();
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     let process = &json["processes"][0];
     let iterations = process["windows"][0]["iterations"].as_array();

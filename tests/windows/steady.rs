@@ -79,7 +79,7 @@ fn a_run_without_a_window_ends_with_a_summary_and_the_line_that_makes_the_page()
             .env("LD_LIBRARY_PATH", standin())
             .env("STANDIN_WORK_NS", "20000")
             .current_dir(scratch.folder());
-        run(&mut it, Duration::from_secs(60)).err()
+        run(&mut it, Duration::from_secs(300)).err()
     };
     let text = run_with(&["--light"], "400");
     assert!(text.contains(": 50 iterations in "), "{text}");
@@ -88,7 +88,7 @@ fn a_run_without_a_window_ends_with_a_summary_and_the_line_that_makes_the_page()
     let mut page = command(tllmprof());
     page.args(last.split(' ').skip(6))
         .current_dir(scratch.folder());
-    let made = run(&mut page, Duration::from_secs(60));
+    let made = run(&mut page, Duration::from_secs(300));
     assert!(made.status.success(), "{}", made.err());
     assert!(scratch.path("tllmprof-x.html").is_file());
     // In these cases no window opens, and a page would show nothing. So the command does not print the line about the
@@ -105,6 +105,10 @@ fn a_run_without_a_window_ends_with_a_summary_and_the_line_that_makes_the_page()
         assert!(text.contains(line) && !text.contains("a page"), "{text}");
     }
 }
+
+/// Number of steps in which the default window opens and closes, also on a busy machine, where the time of a step may not
+/// settle. Then the window opens after 128 steps.
+const ENOUGH_STEPS: &str = "300";
 
 /// Runs the fixture `steps_shared12` with this number of steps under `tllmprof run`. Returns the process's entry in the
 /// report, and the messages.
@@ -131,19 +135,19 @@ fn run_by_default(options: &[&str], steps: &str, variables: &[(&str, &str)]) -> 
     .env("STANDIN_WORK_NS", "2000000")
     .envs(variables.iter().copied())
     .current_dir(scratch.folder());
-    let said = run(&mut it, Duration::from_secs(60)).err();
+    let said = run(&mut it, Duration::from_secs(300)).err();
     let mut report = command(tllmprof());
     report
         .args(["report", "--json", "tllmprof-x"])
         .current_dir(scratch.folder());
-    let made = run(&mut report, Duration::from_secs(60));
+    let made = run(&mut report, Duration::from_secs(300));
     let mut all: Value = serde_json::from_str(&made.out()).unwrap();
     (all["processes"][0].take(), said)
 }
 
 #[test]
 fn a_run_without_a_window_takes_times_first_and_kernels_in_the_end() {
-    let (process, said) = run_by_default(&[], "200", &[]);
+    let (process, said) = run_by_default(&[], ENOUGH_STEPS, &[]);
     let windows = process["windows"].as_array().unwrap();
     let [window] = &windows[..] else {
         panic!("{windows:?}");
@@ -174,7 +178,7 @@ fn a_run_without_a_window_takes_times_first_and_kernels_in_the_end() {
 #[test]
 fn kernels_that_nobody_asked_for_leave_the_window_without_them() {
     let injected = [("CUDA_INJECTION64_PATH", "/nowhere/libinjection.so")];
-    let (process, said) = run_by_default(&[], "200", &injected);
+    let (process, said) = run_by_default(&[], ENOUGH_STEPS, &injected);
     assert_eq!(process["windows"].as_array().unwrap().len(), 1);
     assert!(process["kernel_window"].is_null());
     let lines = said.lines();
@@ -200,7 +204,7 @@ fn the_last_iterations_are_reported_where_no_window_opened() {
         (&json!(true), &json!(0), &json!(19))
     );
     // If a window has opened, the report is only about that window.
-    let (process, said) = run_by_default(&[], "200", &[]);
+    let (process, said) = run_by_default(&[], ENOUGH_STEPS, &[]);
     assert_eq!(process["windows"].as_array().unwrap().len(), 1);
     assert!(
         process["windows"][0]["past"] == false && !said.contains("are reported"),
@@ -210,7 +214,10 @@ fn the_last_iterations_are_reported_where_no_window_opened() {
 
 #[test]
 fn a_window_that_the_program_cuts_off_says_what_it_has() {
-    let (process, said) = run_by_default(&[], "60", &[]);
+    // On a busy machine, the time of a step may not settle in so few steps. Then the run is repeated.
+    let mut runs = (0..10).map(|_| run_by_default(&[], "60", &[]));
+    let has_opened = |(_, said): &(Value, String)| !said.contains("never opened");
+    let (process, said) = runs.find(has_opened).expect("a window that opens");
     let window = &process["windows"][0];
     let (first, last) = (
         window["first"].as_u64().unwrap(),
@@ -227,7 +234,7 @@ fn env_sets_what_run_sets() {
     let env = |options: &[&str]| {
         let mut it = command(tllmprof());
         it.arg("env").args(options).env("TLLMPROF_LIB", shim());
-        let lines = run(&mut it, Duration::from_secs(60)).out();
+        let lines = run(&mut it, Duration::from_secs(300)).out();
         let lines = lines
             .lines()
             .filter_map(|line| line.strip_prefix("export TLLM"));

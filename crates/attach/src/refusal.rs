@@ -19,7 +19,10 @@ pub enum AttachRefusal {
     Kernel,
     #[error("the process is stopped (state T): continue it first, with kill -CONT")]
     Stopped,
-    #[error("all of its threads are in uninterruptible sleep (state D): try again later")]
+    #[error(
+        "none of its threads stopped in time: all are in uninterruptible sleep (state D), or the machine is too busy. Try again \
+         later"
+    )]
     Uninterruptible,
     /// Another process already traces the process. The value is the tracer's id; 0 if it is unknown.
     #[error(fmt = traced)]

@@ -212,7 +212,8 @@ fn calls_are_counted_now_and_then() {
     while !Profilers.wants_calls() {
         thread::yield_now();
     }
-    assert!(!Profilers.wants_calls());
+    // On a busy machine, so much time may pass between two calls that the counts are wanted again.
+    assert!((0..1000).any(|_| !Profilers.wants_calls()));
     Profilers.count_calls(&mut [0, 0, 1_000].into_iter());
     assert_eq!(of(&record.read()), before + 1_000);
 }

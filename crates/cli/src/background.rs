@@ -35,18 +35,21 @@ pub(crate) struct Left {
 ///
 /// A process that moves to the background starts a child and ends. If this happens after the list of all processes was
 /// read, the list lacks the child, and the listed parent is gone. So if nothing is found and a listed process has ended
-/// meanwhile, the list is read again.
+/// meanwhile or was starting a program, the list is read again.
 pub(crate) fn find(run: &RunId) -> Vec<Left> {
     let mut known = BTreeSet::new();
     for _ in 0..MAX_LISTS {
         let all = process_numbers().collect::<BTreeSet<_>>();
         let mut have_ended = false;
-        let mut of_run = Vec::new();
+        let (mut of_run, mut starting) = (Vec::new(), Vec::new());
         for number in all.difference(&known).copied() {
             match is_of_run(number, run) {
                 Some(true) => of_run.push(number),
                 Some(false) => {}
-                None => have_ended = true,
+                None => {
+                    have_ended = true;
+                    starting.extend(Some(number).filter(|number| starts_program(*number)));
+                }
             }
         }
         let left = among(&of_run);
@@ -56,12 +59,27 @@ pub(crate) fn find(run: &RunId) -> Vec<Left> {
             return left;
         }
         known = all;
+        for number in starting {
+            known.remove(&number);
+        }
     }
     Vec::new()
 }
 
+/// Returns true if a process without variables is starting a program, and so will have variables in a moment. A process
+/// that has ended and a thread of the kernel have no memory, and a program that was started without variables has an
+/// empty place for them.
+fn starts_program(number: u64) -> bool {
+    let (memory, variables, end_of_variables) = (23, 50, 51);
+    ProcessStatus::read(number).is_some_and(|status| {
+        let field = |field| status.field::<u64>(field).unwrap_or(0);
+        let has_none = field(end_of_variables) != 0 && field(variables) == field(end_of_variables);
+        field(memory) > 0 && !has_none
+    })
+}
+
 /// Returns true if a process has inherited the run's identifier. Returns `None` if the process has no environment
-/// variables, for example because it has ended or is a kernel thread.
+/// variables, for example because it has ended, is starting a program, or is a kernel thread.
 fn is_of_run(number: u64, run: &RunId) -> Option<bool> {
     let variables = match fs::read(format!("/proc/{number}/environ")) {
         Ok(variables) => variables,

@@ -234,7 +234,7 @@ fn scripts_are_followed() {
     good(&doctor(&scratch, &shell), "is a script for /bin/sh");
     let by_env = scratch.script("by-env", "#!/usr/bin/env -S A=1 sh -e\ntrue\n");
     good(&doctor(&scratch, &by_env), "is a script for /usr/bin/sh");
-    let nested = scratch.script("nested", &format!("#!{}\n", shell.display()));
+    let nested = scratch.script("nested", format!("#!{}\n", shell.display()));
     good(
         &doctor(&scratch, &nested),
         &format!("is a script for {}", shell.display()),
@@ -248,12 +248,12 @@ fn scripts_are_followed() {
     assert!(Command::new(&chained).status().unwrap().success());
     good(&doctor(&scratch, &chained), "chained4");
     let still = scratch.compile("still", MAIN, &["-static"]);
-    let of_static = scratch.script("of-static", &format!("#!{}\n", still.display()));
+    let of_static = scratch.script("of-static", format!("#!{}\n", still.display()));
     bad(&doctor(&scratch, &of_static), "statically linked");
     let lost = scratch.script("lost", "#!/no/such/interpreter\n");
     bad(&doctor(&scratch, &lost), "/no/such/interpreter");
     let endless = scratch.path("endless");
-    scratch.script("endless", &format!("#!{}\n", endless.display()));
+    scratch.script("endless", format!("#!{}\n", endless.display()));
     bad(&doctor(&scratch, &endless), "too many interpreters");
 }
 
@@ -280,7 +280,7 @@ fn python_that_can_be_seen_into() {
         |name: &str, source: &[&str]| scratch.compile(name, &source.join("\n"), &["-rdynamic"]);
     let whole = python("python3", &[version, HOOK, CALL]);
     good(&doctor(&scratch, &whole), "python3 exports CPython's C API");
-    scratch.write("serve", &format!("#!{}\n", whole.display()));
+    scratch.write("serve", format!("#!{}\n", whole.display()));
     let script = scratch.path("serve");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     good(&doctor(&scratch, script), "python3 exports CPython's C API");

@@ -27,7 +27,7 @@ const SOME: u64 = 65536 + 208 + 24 * 2 * 17 * 5;
 /// A program that waits (with a time limit) until the record of metrics in the folder `$1` has at least `$2` bytes.
 /// Then it runs its other arguments as a script.
 const PROGRAM: &str = "#!/bin/sh\n\
-    for n in $(seq 1 400); do\n\
+    for n in $(seq 1 2000); do\n\
         for file in \"$1\"/*-gpu-*.tllmprof; do\n\
             [ -f \"$file\" ] && [ \"$(stat -c %s \"$file\")\" -ge \"$2\" ] && break 2\n\
         done\n\
@@ -35,6 +35,9 @@ const PROGRAM: &str = "#!/bin/sh\n\
     done\n\
     shift 2\n\
     eval \"$@\"\n";
+
+/// A time limit, longer than anything takes on a busy machine.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Returns the folder with the stand-in for NVML. Compiles the stand-in if it is not there yet.
 fn nvml_folder(scratch: &Scratch) -> PathBuf {
@@ -75,6 +78,30 @@ fn sampled(command: &mut Command, scratch: &Scratch, script: &str) -> Ended {
     let folder = scratch.path(".");
     command.arg("--").arg(program).arg(folder);
     finish(command.arg(SOME.to_string()).arg(script))
+}
+
+/// Runs a program that waits (with a time limit) until the command has printed `text`, and then for some more samples.
+/// The shell that starts the command first executes `before`. Returns the result, and what the command printed on
+/// standard error.
+fn sampled_until(
+    command: &Command,
+    scratch: &Scratch,
+    before: &str,
+    text: &str,
+) -> (Ended, String) {
+    const WAITS: &str = "for n in $(seq 1 2000); do grep -qF \"$0\" said && break; sleep 0.05; done\n\
+        sleep 0.5; echo done; exit 37";
+    let variables = command.get_envs();
+    let mut sh = Command::new("/bin/sh");
+    sh.args(["-c", &format!("{before}; exec \"$@\" 2>said"), "sh"])
+        .arg(command.get_program())
+        .args(command.get_args())
+        .args(["--", "sh", "-c", WAITS, text])
+        .current_dir(scratch.path("."))
+        .env_clear()
+        .envs(variables.filter_map(|(name, value)| Some((name, value?))));
+    let ended = finish(&mut sh);
+    (ended, fs::read_to_string(scratch.path("said")).unwrap())
 }
 
 fn record(folder: &Path) -> Option<PathBuf> {
@@ -278,7 +305,7 @@ fn a_killed_program_leaves_a_whole_record() {
 /// the program and the path of the record.
 fn lasting(command: &mut Command, scratch: &Scratch) -> (Child, PathBuf) {
     let mut child = command
-        .args(["--", "sleep", "60"])
+        .args(["--", "sleep", "300"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -289,7 +316,7 @@ fn lasting(command: &mut Command, scratch: &Scratch) -> (Child, PathBuf) {
         let path = record(&folder)?;
         (fs::metadata(&path).unwrap().len() >= SOME).then_some(path)
     };
-    match within(Duration::from_secs(40), is_there) {
+    match within(LIMIT, is_there) {
         Some(path) => (child, path),
         None => {
             child.kill().unwrap();
@@ -322,7 +349,7 @@ fn the_sampling_ends_with_the_command() {
     child.kill().unwrap();
     child.wait().unwrap();
     let has_ended = || (Read::new(&path).ended == Some(RecordEnded::InOrder)).then_some(());
-    assert!(within(Duration::from_secs(40), has_ended).is_some());
+    assert!(within(LIMIT, has_ended).is_some());
 }
 
 #[test]
@@ -351,32 +378,19 @@ fn nvml_that_hangs_keeps_nobody() {
 #[test]
 fn a_full_disk_ends_the_record_alone() {
     let scratch = Scratch::new();
-    let command = run(&scratch, "");
     // The file size limit is 138 blocks of 512 bytes, so only some samples fit into the record.
-    let limited = "ulimit -f 138; exec \"$@\"";
-    let mut sh = Command::new("/bin/sh");
-    sh.args(["-c", limited, "sh"])
-        .arg(command.get_program())
-        .args(command.get_args())
-        .args(["--", "sh", "-c", "sleep 2.5; echo done; exit 37"])
-        .current_dir(scratch.path("."))
-        .env_clear()
-        .envs(
-            command
-                .get_envs()
-                .filter_map(|(name, value)| Some((name, value?))),
-        );
-    let ended = finish(&mut sh);
+    let (ended, said) = sampled_until(
+        &run(&scratch, ""),
+        &scratch,
+        "ulimit -f 138",
+        "GPU metrics end here: ",
+    );
     assert_eq!(
         (ended.code(), ended.stdout.as_str()),
         (Some(37), "done\n"),
-        "{ended:?}"
+        "{said}"
     );
-    assert_eq!(
-        ended.stderr.matches("GPU metrics end here: ").count(),
-        1,
-        "{ended:?}"
-    );
+    assert_eq!(said.matches("GPU metrics end here: ").count(), 1, "{said}");
     let read = Read::new(&record(&scratch.path(".")).unwrap());
     read.has_plain(0, 1);
     read.has_gpm(1, 0);
@@ -387,13 +401,9 @@ fn the_record_keeps_to_its_size() {
     let scratch = Scratch::new();
     let mut run = run(&scratch, "");
     run.env("TLLMPROF_TRACE_MAX", "70000");
-    let ended = finish(run.args(["--", "sh", "-c", "sleep 2.5; exit 37"]));
-    assert_eq!(ended.code(), Some(37), "{ended:?}");
-    assert_eq!(
-        ended.stderr.matches("(TLLMPROF_TRACE_MAX)").count(),
-        1,
-        "{ended:?}"
-    );
+    let (ended, said) = sampled_until(&run, &scratch, "true", "(TLLMPROF_TRACE_MAX)");
+    assert_eq!(ended.code(), Some(37), "{said}");
+    assert_eq!(said.matches("(TLLMPROF_TRACE_MAX)").count(), 1, "{said}");
     let path = record(&scratch.path(".")).unwrap();
     // The record's size limit is checked before a sample of all GPUs is written, so the last sample may exceed the
     // limit.
@@ -499,7 +509,7 @@ fn a_scrape_has_the_energy_of_each_gpu() {
         let address = address.strip_suffix("/metrics").unwrap();
         let mut scraped = scraped_energy(address);
         // The first scrape may come before NVML has been initialized.
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + LIMIT;
         while has_gpus && scraped.is_empty() && Instant::now() < deadline {
             scraped = scraped_energy(address);
         }

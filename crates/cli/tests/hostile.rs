@@ -7,7 +7,6 @@ mod common;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::PermissionsExt;
 
 use common::{Ended, Scratch, finish};
 
@@ -268,9 +267,7 @@ fn no_shell_reads_a_binary_file() {
     let program = scratch.compile("program", "int main(void) { return 0; }", &[]);
     let bytes = fs::read(&program).unwrap();
     let file = |name: &str, bytes: &[u8]| {
-        let path = scratch.script(name, "");
-        fs::write(path, bytes).unwrap();
-        fs::set_permissions(scratch.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+        scratch.script(name, bytes);
     };
     file("cut", &bytes[..10]);
     file("header", &bytes[..40]);

@@ -68,7 +68,7 @@ fn a_program_of_another_c_library_is_not_started() {
     let program = scratch.compile("musl", PRINTS, &[flag]);
     let why = "it uses musl (/lib/ld-musl-x86_64.so.1)";
     refused(&scratch, &program, None, why);
-    let script = scratch.script("serve", &format!("#!{}\n", program.display()));
+    let script = scratch.script("serve", format!("#!{}\n", program.display()));
     refused(&scratch, script, None, why);
 }
 

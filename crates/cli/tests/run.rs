@@ -507,8 +507,7 @@ fn without_rights(scratch: &Scratch) -> (std::process::Command, std::path::PathB
     }
     // The command is copied, because another user may have no access to the home folder in which it
     // was built.
-    let command = scratch.path("tllmprof");
-    fs::copy(env!("CARGO_BIN_EXE_tllmprof"), &command).unwrap();
+    let command = scratch.copy_of_the_command("tllmprof");
     let library = scratch.tllmprof();
     let library = library.get_envs().find(|(name, _)| *name == "TLLMPROF_LIB");
     let mut run = plain(&command);

@@ -34,7 +34,7 @@ fn write(scratch: &Scratch, name: &str, rank: u64, more: f64) {
     }
     let mut document = trace::document(events);
     document["distributedInfo"]["rank"] = json!(rank);
-    scratch.write(name, &document.to_string());
+    scratch.write(name, document.to_string());
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn what_cannot_be_read_is_one_line_and_status_1() {
     let scratch = Scratch::new();
     let whole = trace::two_steps().to_string();
     scratch.write("cut.json", &whole[..whole.len() / 2]);
-    scratch.write("two.json", &format!("{whole}{whole}"));
+    scratch.write("two.json", format!("{whole}{whole}"));
     scratch.write("config.json", r#"{"model": "tiny"}"#);
     let utf16 = std::iter::once(0xfeff).chain(whole.encode_utf16());
     let utf16: Vec<_> = utf16.flat_map(u16::to_le_bytes).collect();
@@ -180,7 +180,7 @@ fn a_trace_without_gpu_work_is_no_failure() {
     let host = trace::step(5, 1000.0)
         .into_iter()
         .filter(|event| event["pid"] == trace::PID);
-    scratch.write("host.json", &trace::document(host.collect()).to_string());
+    scratch.write("host.json", trace::document(host.collect()).to_string());
     let ended = run(&scratch, &["report", "host.json"]);
     assert_eq!((ended.code(), &*ended.stderr), (Some(0), ""));
     assert!(

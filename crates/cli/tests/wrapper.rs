@@ -71,7 +71,7 @@ fn the_library_is_found_beside_it_and_in_lib() {
     let library = scratch.library();
     let copy = scratch.script(
         "prefix/bin/tllmprof.sh",
-        &fs::read_to_string(script()).unwrap(),
+        fs::read_to_string(script()).unwrap(),
     );
     let link = scratch.path("link");
     std::os::unix::fs::symlink(&copy, &link).unwrap();

@@ -102,7 +102,6 @@ fn last_line(said: &mut File) -> String {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
@@ -111,8 +110,12 @@ mod tests {
     fn exported(script: &str, timeout: Duration) -> Result<Vec<u8>, String> {
         let scratch = TempDir::new().unwrap();
         let nsys = scratch.path().join("nsys");
-        fs::write(&nsys, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&nsys, fs::Permissions::from_mode(0o755)).unwrap();
+        // Another process writes the file: if this process wrote it, a child that another test forks at that moment
+        // would inherit the open file, and a file that is open for writing cannot be executed.
+        let writes = "printf '#!/bin/sh\\n%s\\n' \"$1\" >\"$2\" && chmod 755 \"$2\"";
+        let mut shell = Command::new("sh");
+        let written = shell.args(["-c", writes, "sh", script]).arg(&nsys).status();
+        assert!(written.unwrap().success());
         let result = export_by(&nsys, Path::new("a.nsys-rep"), timeout);
         let (_folder, file) = result.map_err(|error| error.to_string())?;
         Ok(fs::read(file).unwrap())

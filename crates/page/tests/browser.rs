@@ -22,7 +22,8 @@ use skipped::skipped;
 use tempfile::TempDir;
 use tllmprof_report::{Bytes, Quantity, Rate, Share, Time};
 
-const CHILD_TIMEOUT: Duration = Duration::from_secs(300);
+/// Time limit of a script, longer than any script needs on a busy machine.
+const CHILD_TIMEOUT: Duration = Duration::from_secs(900);
 
 /// Returns the output of a script. If a program that the script needs is not installed, returns
 /// `None`, and the test is skipped.

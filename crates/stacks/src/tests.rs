@@ -114,18 +114,28 @@ fn pipe() -> std::path::PathBuf {
     std::env::temp_dir().join(format!("tllmprof-stacks-{}", ids::process()))
 }
 
+/// Creates the named pipe, and returns its path. An earlier test process with the same process id may have been killed,
+/// and have left the pipe.
+#[cfg(target_arch = "x86_64")]
+fn create_pipe() -> std::ffi::CString {
+    let _ = std::fs::remove_file(pipe());
+    let path = std::ffi::CString::new(pipe().into_os_string().into_encoded_bytes()).unwrap();
+    // SAFETY: the path ends with a zero byte.
+    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+    path
+}
+
 /// Starts a child process that opens a named pipe before it runs its program. Until another thread opens the other end,
 /// the child process is in `open`, and the calling thread sleeps in the system call that has started it.
 #[inline(never)]
 #[cfg(target_arch = "x86_64")]
 extern "C" fn starts_process() {
-    let path = std::ffi::CString::new(pipe().into_os_string().into_encoded_bytes()).unwrap();
+    let path = create_pipe();
     let mut arguments = [c"true".as_ptr().cast_mut(), core::ptr::null_mut()];
     let mut status = 0;
     // SAFETY: the pointers are to locals, which live longer than the calls. The lists of arguments end with null. The
     // actions are initialised before use.
     unsafe {
-        assert_eq!(libc::mkfifo(path.as_ptr(), 0o600), 0);
         let mut actions = core::mem::zeroed();
         libc::posix_spawn_file_actions_init(&raw mut actions);
         libc::posix_spawn_file_actions_addopen(
@@ -203,11 +213,10 @@ mod vfork {
 
     #[inline(never)]
     extern "C" fn starts_by_vfork() {
-        let path = std::ffi::CString::new(pipe().into_os_string().into_encoded_bytes()).unwrap();
+        let path = create_pipe();
         let mut status = 0;
         // SAFETY: the path lives longer than the calls. The child uses only its registers, and makes two system calls.
         unsafe {
-            assert_eq!(libc::mkfifo(path.as_ptr(), 0o600), 0);
             let number = tllmprof_starts_by_vfork(path.as_ptr());
             assert!(number > 0);
             assert_eq!(libc::waitpid(number, &raw mut status, 0), number);

@@ -5,7 +5,7 @@ use std::thread::scope;
 
 use super::*;
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// A process in which this test binary runs again, as a test program with several threads, until it is killed. The
 /// fields are the child process and the lines that it prints.
@@ -75,8 +75,8 @@ fn sleepers() {
                 let words = std::hint::black_box([MARK + number; 4]);
                 std::hint::black_box(&words);
                 are_there.wait();
-                // The threads end after a minute, in case nothing kills this test program.
-                for _ in 0..60_000 {
+                // The threads end after some minutes, in case nothing kills this test program.
+                for _ in 0..600_000 {
                     std::thread::sleep(Duration::from_millis(1));
                     std::hint::black_box(&words);
                 }
@@ -98,7 +98,7 @@ fn waiters() {
     let wait = || {
         // SAFETY: the call takes only a number.
         let set = unsafe { libc::epoll_create1(0) };
-        for _ in 0..12_000 {
+        for _ in 0..120_000 {
             // SAFETY: the structure has only integer fields, for which zero is a valid value.
             let mut event: libc::epoll_event = unsafe { core::mem::zeroed() };
             // SAFETY: the call writes at most one event, into a local that has room for one.

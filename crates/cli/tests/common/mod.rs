@@ -18,7 +18,8 @@ mod signals;
 #[path = "../../../../tests/common/terminal.rs"]
 mod terminal;
 
-const LIMIT: Duration = Duration::from_secs(60);
+/// Time limit of a command, longer than any command needs on a busy machine.
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// The result of a child that has ended.
 #[derive(Debug)]
@@ -89,28 +90,35 @@ impl Scratch {
         self.0.path().join(name)
     }
 
-    /// Returns a copy of the command, made by another process (`cp`). If this process wrote the copy, a child that
-    /// another test forks at that moment would inherit the open file. A file that is open for writing cannot be
-    /// executed.
+    /// Returns a copy of the command, which all users may execute.
     pub(crate) fn copy_of_the_command(&self, name: &str) -> PathBuf {
+        self.executable(name, Path::new(env!("CARGO_BIN_EXE_tllmprof")))
+    }
+
+    /// Makes an executable copy of a file. Another process (`cp`) makes it: if this process wrote the copy, a child
+    /// that another test forks at that moment would inherit the open file. A file that is open for writing cannot be
+    /// executed.
+    fn executable(&self, name: &str, file: &Path) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let mut copy = Command::new("cp");
-        let copied = copy.arg(env!("CARGO_BIN_EXE_tllmprof")).arg(&path).status();
+        let copied = Command::new("cp").arg(file).arg(&path).status();
         assert!(copied.unwrap().success());
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         path
     }
 
-    pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
+    pub(crate) fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, text).unwrap();
+        fs::write(&path, contents).unwrap();
         path
     }
 
-    pub(crate) fn script(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.write(name, text);
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    /// Makes an executable file with these contents.
+    pub(crate) fn script(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
+        let written = self.write(&format!("{name}.written"), contents);
+        let path = self.executable(name, &written);
+        fs::remove_file(written).unwrap();
         path
     }
 

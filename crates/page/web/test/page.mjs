@@ -11,7 +11,7 @@ const [modules, browser, folder] = process.argv.slice(2);
 const { chromium } = createRequire(pathToFileURL(modules + "/"))("playwright-core");
 
 const TIMELINE = ".scroller canvas";
-const opened = await chromium.launch({ executablePath: browser, args: ["--no-sandbox"], timeout: 60_000 });
+const opened = await chromium.launch({ executablePath: browser, args: ["--no-sandbox"], timeout: 180_000 });
 const report = (name) => JSON.parse(readFileSync(`${folder}/${name}.json`, "utf8"));
 
 /**
@@ -20,7 +20,7 @@ const report = (name) => JSON.parse(readFileSync(`${folder}/${name}.json`, "utf8
  */
 async function open(name, options, look) {
     const page = await opened.newPage({ viewport: { width: 1280, height: 800 }, reducedMotion: "reduce", ...options });
-    page.setDefaultTimeout(60_000);
+    page.setDefaultTimeout(180_000);
     const said = [];
     const url = pathToFileURL(`${folder}/${name}.html`).href;
     page.on("console", (message) => said.push(`${message.type()}: ${message.text()}`));

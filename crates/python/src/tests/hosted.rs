@@ -96,6 +96,8 @@ fn run_in<'a>(
             std::process::id(),
             test.replace(':', "-")
         ));
+        // An earlier test process with the same process id may have been killed, and have left the folder.
+        let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         let output = command.current_dir(&folder).output().unwrap();
         std::fs::remove_dir_all(&folder).unwrap();

@@ -344,46 +344,65 @@ fn steps_that_meet_a_switch_are_numbered_behind_it() {
 
 #[test]
 fn no_iteration_is_passed_over_however_many_threads_begin_them() {
-    const EACH: u64 = 40;
     for threads in [2, 8, 16] {
         for (rule, step) in STEPS {
-            let windows = "1,3-4,10-14,16,50-59";
-            let variables = format!("TLLMPROF_START_STOP={windows} TLLMPROF_STEP={rule}");
-            let orders = Orders {
-                wants_record: true,
-                // The yield lets other threads run while the fake sink (profilers and record) switches a window.
-                while_switching: Some(Arc::new(|_| std::thread::yield_now())),
-                ..Orders::NONE
-            };
-            let process = Process::ordered(&variables, orders);
-            call(LaunchKernel);
-            let step = move || (0..EACH).for_each(|_| step());
-            let threads: Vec<_> = (0..threads).map(|_| spawn(step)).collect();
-            let count = threads.len() as u64;
-            for thread in threads {
-                thread.join().expect("it returns");
-            }
-            let begun = begun(&process);
-            let last = begun.last().copied().unwrap_or(0);
-            assert_eq!(
-                begun,
-                (0..=last).collect::<Vec<_>>(),
-                "{count} threads, {rule}"
-            );
-            assert!(last + 1 >= count * EACH, "{count} threads, {rule}: {last}");
-            let edges = edges(&process);
-            let opens: Vec<_> = edges.iter().step_by(2).collect();
-            let windows = windows.split(',').map(|window| {
-                let first = window.split('-').next().unwrap_or_default();
-                format!("In({first}): open {window}")
-            });
+            // On a busy machine, a thread may stand still between two of its actions for so long that a switch does not
+            // wait for it, which is logged. Then the run is repeated.
+            let is_judged = (0..10).any(|_| all_are_begun(threads, rule, step));
             assert!(
-                opens.into_iter().eq(windows.collect::<Vec<_>>().iter()),
-                "{edges:?}"
+                is_judged,
+                "{threads} threads, {rule}: the machine is too busy"
             );
-            assert_eq!(process.log.lines(), [""; 0], "{count} threads, {rule}");
         }
     }
+}
+
+/// Makes steps in several threads and asserts that each of them is an iteration, and that each window opens with its
+/// first one. Returns false if a thread stood still for so long that the edge of a window is not exact.
+#[track_caller]
+fn all_are_begun(threads: usize, rule: &str, step: fn()) -> bool {
+    const EACH: u64 = 40;
+    let windows = "1,3-4,10-14,16,50-59";
+    let variables = format!("TLLMPROF_START_STOP={windows} TLLMPROF_STEP={rule}");
+    let orders = Orders {
+        wants_record: true,
+        // The yield lets other threads run while the fake sink (profilers and record) switches a window.
+        while_switching: Some(Arc::new(|_| std::thread::yield_now())),
+        ..Orders::NONE
+    };
+    let process = Process::ordered(&variables, orders);
+    call(LaunchKernel);
+    let step = move || (0..EACH).for_each(|_| step());
+    let threads: Vec<_> = (0..threads).map(|_| spawn(step)).collect();
+    let count = threads.len() as u64;
+    for thread in threads {
+        thread.join().expect("it returns");
+    }
+    let lines = process.log.lines();
+    let is_inexact = |line: &String| line.contains("whose edges are not exact");
+    if !lines.is_empty() && lines.iter().all(is_inexact) {
+        return false;
+    }
+    assert_eq!(lines, [""; 0], "{count} threads, {rule}");
+    let begun = begun(&process);
+    let last = begun.last().copied().unwrap_or(0);
+    assert_eq!(
+        begun,
+        (0..=last).collect::<Vec<_>>(),
+        "{count} threads, {rule}"
+    );
+    assert!(last + 1 >= count * EACH, "{count} threads, {rule}: {last}");
+    let edges = edges(&process);
+    let opens: Vec<_> = edges.iter().step_by(2).collect();
+    let windows = windows.split(',').map(|window| {
+        let first = window.split('-').next().unwrap_or_default();
+        format!("In({first}): open {window}")
+    });
+    assert!(
+        opens.into_iter().eq(windows.collect::<Vec<_>>().iter()),
+        "{edges:?}"
+    );
+    true
 }
 
 #[test]
