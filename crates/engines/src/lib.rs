@@ -32,6 +32,6 @@ pub use event_loops::{runs_event_loop, waits_for_events};
 pub use groups::{DESCRIBED_GROUPS, ENGINE_GROUPS, EngineGroups, GROUPS};
 pub use idle::{IDLE_SLEEPS, IDLE_WAITS, IdleSleep, IdleWait, is_idle_wait, sleeps_for_requests};
 pub use names::{PROCESS_NAMES, ProcessName, drivers};
-pub use python_function::{PythonFunction, is_installed_package};
+pub use python_function::{PythonFunction, installed_package, is_installed_package};
 pub use replicas::{From, REPLICAS, Replicas, ValuePath};
 pub use scopes::{ModuleScopes, SCOPES};

@@ -43,7 +43,15 @@ impl<'a> PythonFunction<'a> {
 /// Returns true if the path of a file, or a text that contains the path, is that of an installed Python package.
 #[must_use]
 pub fn is_installed_package(path: &str) -> bool {
-    INSTALLED.iter().any(|part| path.contains(part))
+    installed_package(path).is_some()
+}
+
+/// Returns the name of the installed Python package to which the path of a file belongs, or to which a path in the text
+/// belongs; `None` if it is not that of an installed package.
+#[must_use]
+pub fn installed_package(path: &str) -> Option<&str> {
+    let (_, inside) = INSTALLED.iter().find_map(|part| path.rsplit_once(part))?;
+    inside.split('/').next()
 }
 
 #[cfg(test)]

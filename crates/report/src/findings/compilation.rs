@@ -136,8 +136,8 @@ fn activity(one: &Evidence<'_>, steps: &[&Iteration], recompiles: &Recompiles) -
         _ => format!("{} of {}", Count(calls.into(), "call"), functions(one)),
     };
     match (recompiles.compiler.filter(|_| is_sampled), &*calls) {
-        (Some(compiler), "") => format!("{} compiles", compiler.name),
-        (Some(compiler), _) => format!("{} compiles, and {calls}", compiler.name),
+        (Some(compiler), "") => compiler.activity.to_owned(),
+        (Some(compiler), _) => format!("{}, and {calls}", compiler.activity),
         (None, _) => calls,
     }
 }
@@ -158,21 +158,23 @@ fn functions(one: &Evidence<'_>) -> String {
 }
 
 /// Returns text that names the function of the program that leads to the compiler, and the functions in which the
-/// compiler spends its time. The text is empty if samples show no such function.
-///
-/// If no sample lies in a known compiler, the text names the function in which iterations that compile spend their
-/// additional time, compared with other iterations. `compiles` returns true for iterations that compile. If all
-/// iterations compile, the text names the function in which they spend most of their time, but only if compilation
-/// takes at least [`MIN_MOSTLY`] of that time. If there is no such function, the text names the function that makes the
-/// calls which load or compile code.
+/// compiler spends its time. If no sample lies in a known compiler, the text names the function of the program that the
+/// iterations for which `compiles` returns true have in addition to others, or the function that makes the calls which
+/// load or compile code. The text is empty if samples show no such function. Iterations of the program's start are no
+/// others, because they may compile, too. If there are no other iterations, the function in which the iterations spend
+/// most of the time counts only if they compile for at least [`MIN_MOSTLY`] of it.
 fn called_in(
     one: &Evidence<'_>,
     recompiles: &Recompiles,
     compiles: impl Fn(&Iteration) -> bool,
 ) -> String {
-    let has_others = one.iterations().any(|iteration| !compiles(iteration));
-    let is_known = has_others || compiling_share(one, recompiles) >= MIN_MOSTLY;
-    let additional = || additional_function(one.process, &compiles).filter(|_| is_known);
+    let counted = || one.iterations().filter(|it| it.n >= recompiles.from);
+    let has_others = counted().any(|iteration| !compiles(iteration));
+    let time: u64 = counted().map(Iteration::busy).sum();
+    let is_mostly = compiling_share(one, recompiles) >= MIN_MOSTLY * one.share(time);
+    let is_known = has_others || is_mostly;
+    let additional =
+        || additional_function(one.process, recompiles.from, &compiles).filter(|_| is_known);
     if let Some(compiler) = recompiles.compiler {
         // Native stacks of a Python program name functions of libraries, so a Python function is preferred.
         let caller = match recompiles.share > 0.0 {

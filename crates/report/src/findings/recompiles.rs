@@ -7,6 +7,7 @@ use crate::events::iteration::Iteration;
 use crate::events::origin::Data;
 use crate::events::samples::{
     Compiler, CompilerStack, Function, SampledState, StackSample, has_compiler_process,
+    is_of_compiler,
 };
 use crate::events::window::Window;
 use crate::numbers::units::Share;
@@ -58,22 +59,22 @@ pub(super) struct Recompiles {
 /// The name of a compiler in the text of the finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct CompilerName {
-    /// The subject of a sentence such as `NVRTC compiles`.
-    pub name: &'static str,
+    /// The compiler and what it does, as a sentence such as `NVRTC compiles`.
+    pub activity: &'static str,
     /// Words for the code that the program calls.
     pub code: &'static str,
 }
 
 /// Words for compilers that run as child processes.
 const CHILD_PROCESS: CompilerName = CompilerName {
-    name: "a child process",
+    activity: "a child process compiles",
     code: "it",
 };
 
 impl From<&Compiler> for CompilerName {
     fn from(compiler: &Compiler) -> Self {
         Self {
-            name: compiler.name,
+            activity: compiler.activity,
             code: compiler.code,
         }
     }
@@ -311,6 +312,8 @@ fn named_parts(parts: &BTreeMap<String, u64>, all: u64) -> String {
 struct Additional {
     compiling: u64,
     others: u64,
+    /// True if the program itself has the function, false if an installed package has it.
+    is_own: bool,
     /// The greatest depth of the function in a stack.
     depth: usize,
 }
@@ -330,11 +333,13 @@ impl Additional {
 /// function.
 pub(super) fn additional_function(
     process: &Process,
+    from: u64,
     compiles: impl Fn(&Iteration) -> bool,
 ) -> Option<String> {
     let sampled = &process.stacks.sampled;
     let by_thread = IterationsByThread::new(process);
-    let all = || process.windows.iter().flat_map(Window::qualified);
+    let qualified = || process.windows.iter().flat_map(Window::qualified);
+    let all = || qualified().filter(|iteration| iteration.n >= from);
     let count = all().filter(|iteration| compiles(iteration)).count();
     let ratio = match all().count() - count {
         0 => 0.0,
@@ -344,7 +349,8 @@ pub(super) fn additional_function(
     let mut functions: HashMap<u32, Additional> = HashMap::new();
     for sample in &sampled.samples {
         let is_python = sampled.seen(sample).is_some_and(|seen| !seen.is_native());
-        let Some(iteration) = by_thread.find(sample).filter(|_| is_python) else {
+        let iteration = by_thread.find(sample).filter(|_| is_python);
+        let Some(iteration) = iteration.filter(|iteration| iteration.n >= from) else {
             continue;
         };
         let does_compile = compiles(iteration);
@@ -357,21 +363,30 @@ pub(super) fn additional_function(
         let on_stack: BTreeSet<u32> = stack.iter().copied().collect();
         for function in on_stack {
             let known = sampled.frames.functions.get(function as usize);
-            if !known.is_some_and(Function::is_own) {
+            let Some(known) = known.filter(|known| known.is_python() && !is_of_compiler(known))
+            else {
                 continue;
-            }
+            };
             let sum = functions.entry(function).or_default();
+            sum.is_own = known.is_own();
             add(sum);
             let depth = stack.iter().rposition(|place| *place == function);
             sum.depth = sum.depth.max(depth.unwrap_or(0));
         }
     }
     let least = MIN_ADDITIONAL * total.count(ratio);
-    let candidates = functions.into_iter().filter(|(_, sum)| {
-        sum.compiling > 0 && sum.count(ratio) > 0.0 && sum.count(ratio) >= least
-    });
-    let found = candidates.max_by_key(|(function, sum)| (sum.depth, *function));
-    found.map(|(function, _)| sampled.frames.label(function).to_owned())
+    functions
+        .retain(|_, sum| sum.compiling > 0 && sum.count(ratio) > 0.0 && sum.count(ratio) >= least);
+    let innermost = |is_one: fn(&Additional) -> bool| {
+        let candidates = functions.iter().filter(|(_, sum)| is_one(sum));
+        let found = candidates.max_by_key(|(function, sum)| (sum.depth, **function));
+        found.map(|(function, _)| sampled.frames.label(*function))
+    };
+    let found = innermost(|_| true)?;
+    Some(match innermost(|sum| sum.is_own) {
+        Some(own) if own != found => format!("{found}, called by {own}"),
+        _ => found.to_owned(),
+    })
 }
 
 #[cfg(test)]
@@ -415,6 +430,7 @@ mod tests {
         let sum = Additional {
             compiling: 40,
             others: 60,
+            is_own: true,
             depth: 1,
         };
         assert!((sum.count(0.5) - 10.0).abs() < 1e-9);

@@ -153,10 +153,11 @@ pub const RULES: &[Rule] = &[
         kind: FindingKind::Cause,
         evidence: "calls that load or compile code, samples in compilers, and how much longer the iterations take that have them",
         threshold: compilation::when,
-        advice: "compile in the warm-up: run each shape and each kernel once before the first request, keep the compilers' caches \
-                 (TRITON_CACHE_DIR, TORCHINDUCTOR_CACHE_DIR, CUDA_CACHE_PATH), and set CUDA_MODULE_LOADING=EAGER; for torch.compile \
-                 mark sizes that change as dynamic (torch._dynamo.mark_dynamic), and see TORCH_LOGS=recompiles for the guards that \
-                 fail",
+        advice: "compile in the warm-up: run each shape and each kernel once before the first request, or pad to few shapes; keep the \
+                 compilers' caches (TRITON_CACHE_DIR, TORCHINDUCTOR_CACHE_DIR, CUDA_CACHE_PATH), and set CUDA_MODULE_LOADING=EAGER; \
+                 for torch.compile mark sizes that change as dynamic (torch._dynamo.mark_dynamic), and see TORCH_LOGS=recompiles \
+                 for the guards that fail; for attention whose lengths change, choose a backend other than cuDNN \
+                 (torch.nn.attention.sdpa_kernel)",
         to_know: "record with a library that counts such calls",
         needs: "a newer library",
         claims: ClaimRule::Host(&[LedgerKind::Compilation]),

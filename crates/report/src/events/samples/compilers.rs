@@ -1,6 +1,6 @@
 //! Compilers of GPU code, which are recognized by the functions on sampled stacks and by the names of child processes.
 
-use tllmprof_engines::PythonFunction;
+use tllmprof_engines::{PythonFunction, installed_package};
 
 use super::frames::Frames;
 use super::function::{Function, Origin};
@@ -8,23 +8,23 @@ use super::function::{Function, Origin};
 /// A compiler of GPU code.
 #[derive(Debug)]
 pub(crate) struct Compiler {
-    /// The compiler's name in sentences such as `NVRTC compiles`.
-    pub name: &'static str,
+    /// The compiler and what it does, as a sentence such as `NVRTC compiles`.
+    pub activity: &'static str,
     /// Words for the code that the program calls, in sentences such as `torch.compile's code is called by f`.
     pub code: &'static str,
     /// Python functions that compile: the end of the path of their file, and their qualified names. A function that is
     /// defined inside one of these counts, too. Other functions in these files are not listed, because they also run
     /// when nothing is compiled.
     python: &'static [(&'static str, &'static [&'static str])],
-    /// Native functions that compile.
+    /// Beginnings of the names of native functions that compile.
     native: &'static [&'static str],
     /// Beginnings of the names of libraries that contain only the compiler.
     modules: &'static [&'static str],
 }
 
-static COMPILERS: [Compiler; 7] = [
+static COMPILERS: [Compiler; 8] = [
     Compiler {
-        name: "torch.compile",
+        activity: "torch.compile compiles",
         code: "torch.compile's code",
         python: &[
             ("/torch/_dynamo/convert_frame.py", &["_compile"]),
@@ -42,7 +42,7 @@ static COMPILERS: [Compiler; 7] = [
         modules: &[],
     },
     Compiler {
-        name: "Triton",
+        activity: "Triton compiles",
         code: "Triton",
         python: &[
             ("/triton/compiler/compiler.py", &["compile"]),
@@ -52,7 +52,7 @@ static COMPILERS: [Compiler; 7] = [
         modules: &[],
     },
     Compiler {
-        name: "CuPy (NVRTC)",
+        activity: "CuPy (NVRTC) compiles",
         code: "CuPy's compiler",
         python: &[(
             "/cupy/cuda/compiler.py",
@@ -67,14 +67,14 @@ static COMPILERS: [Compiler; 7] = [
         modules: &[],
     },
     Compiler {
-        name: "Numba",
+        activity: "Numba compiles",
         code: "Numba's code",
         python: &[("/numba/cuda/dispatcher.py", &["CUDADispatcher.compile"])],
         native: &[],
         modules: &[],
     },
     Compiler {
-        name: "XLA",
+        activity: "XLA compiles",
         code: "the function that XLA compiles",
         python: &[
             (
@@ -91,15 +91,26 @@ static COMPILERS: [Compiler; 7] = [
         native: &[],
         modules: &[],
     },
+    // cuDNN builds an execution plan for each new shape, and compiles its code by NVRTC.
     Compiler {
-        name: "NVRTC",
+        activity: "cuDNN builds execution plans",
+        code: "cuDNN",
+        python: &[],
+        native: &[
+            "cudnnBackendFinalize",
+            "cudnn_frontend::ExecutionPlanBuilder",
+        ],
+        modules: &[],
+    },
+    Compiler {
+        activity: "NVRTC compiles",
         code: "NVRTC",
         python: &[],
         native: &["nvrtcCompileProgram"],
         modules: &["libnvrtc"],
     },
     Compiler {
-        name: "the PTX compiler",
+        activity: "the PTX compiler compiles",
         code: "the PTX compiler",
         python: &[],
         native: &["nvPTXCompilerCompile", "nvJitLinkComplete"],
@@ -110,8 +121,8 @@ static COMPILERS: [Compiler; 7] = [
 /// The compilers that run as child processes.
 const PROCESSES: [&str; 6] = ["ptxas", "nvcc", "cicc", "cudafe++", "nvlink", "fatbinary"];
 
-/// Parts of the paths of packages that contain a compiler. Their functions are not named as callers of a compiler.
-const OF_COMPILERS: [&str; 5] = ["/torch/", "/triton/", "/cupy/", "/jax/", "/numba/"];
+/// Packages that contain a compiler. Their functions are not named as callers of a compiler.
+const PACKAGES: [&str; 5] = ["torch", "triton", "cupy", "jax", "numba"];
 
 /// A stack that lies in a compiler.
 #[derive(Clone, Copy, Debug)]
@@ -150,17 +161,25 @@ impl CompilerStack {
     }
 }
 
+/// Returns true if a Python function is part of a package that contains a compiler. The folder around installed packages
+/// may have the name of such a package, too, so only what follows it counts.
+pub(crate) fn is_of_compiler(function: &Function) -> bool {
+    match installed_package(&function.name) {
+        Some(package) => PACKAGES.contains(&package),
+        None => function
+            .name
+            .split('/')
+            .any(|part| PACKAGES.contains(&part)),
+    }
+}
+
 /// Returns the innermost function of the program among the Python functions `outside`, which are in the order of the
 /// stack. If there is none, returns the innermost function of an installed package that is not part of a compiler, or
 /// the top level of a module.
 fn caller(frames: &Frames, outside: &[u32]) -> Option<u32> {
     let is_one = |place: &&u32, is_wanted: fn(&Function) -> bool| {
         let function = frames.functions.get(**place as usize);
-        let is_candidate = |function: &Function| {
-            let leads = OF_COMPILERS.iter().any(|part| function.name.contains(part));
-            !leads && is_wanted(function)
-        };
-        function.is_some_and(is_candidate)
+        function.is_some_and(|function| !is_of_compiler(function) && is_wanted(function))
     };
     let is_of_package = |function: &Function| function.origin == Origin::Program;
     let inward = || outside.iter().rev();
@@ -201,7 +220,7 @@ impl Compiler {
     fn has_native(&self, function: &Function) -> bool {
         let name = function.name.split(['@', '(']).next().unwrap_or_default();
         let is_of_module = |module: &&str| function.label.starts_with(*module);
-        self.native.contains(&name)
+        self.native.iter().any(|begin| name.starts_with(begin))
             || function.name.contains("+0x") && self.modules.iter().any(is_of_module)
     }
 }
@@ -220,11 +239,11 @@ pub(crate) fn has_compiler_process(cause: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Returns the name of the compiler that has the Python function `name`; empty if there is none.
+    /// Returns the activity of the compiler that has the Python function `name`; empty if there is none.
     fn python(name: &str) -> &'static str {
         let mut compilers = COMPILERS.iter();
         let found = compilers.find(|compiler| compiler.has_python(name));
-        found.map_or("", |compiler| compiler.name)
+        found.map_or("", |compiler| compiler.activity)
     }
 
     #[test]
@@ -238,17 +257,17 @@ mod tests {
         ] {
             assert_eq!(
                 python(&name.replace("TORCH", torch)),
-                "torch.compile",
+                "torch.compile compiles",
                 "{name}"
             );
         }
         let triton = "JITFunction._do_compile (/x/site-packages/triton/runtime/jit.py:826)";
-        assert_eq!(python(triton), "Triton");
+        assert_eq!(python(triton), "Triton compiles");
         // Before Python 3.11, recorded function names do not include the class.
         let old = "_do_compile (/x/site-packages/triton/runtime/jit.py:440)";
-        assert_eq!(python(old), "Triton");
+        assert_eq!(python(old), "Triton compiles");
         let jax = "backend_compile_and_load (/x/site-packages/jax/_src/compiler.py:334)";
-        assert_eq!(python(jax), "XLA");
+        assert_eq!(python(jax), "XLA compiles");
         // These functions run in each step, only check if code has to be compiled, or are not in a compiler's files.
         for name in [
             "cudagraphify.<locals>.run (TORCH/_inductor/compile_fx.py:2288)",
@@ -272,14 +291,35 @@ mod tests {
             };
             let mut compilers = COMPILERS.iter();
             let found = compilers.find(|compiler| compiler.has_native(&function));
-            found.map_or("", |compiler| compiler.name)
+            found.map_or("", |compiler| compiler.activity)
         };
         let named = "nvrtcCompileProgram";
-        assert_eq!(native(named, named), "NVRTC");
+        assert_eq!(native(named, named), "NVRTC compiles");
         let unnamed = "/x/libnvrtc.so.13+0x67d308";
-        assert_eq!(native(unnamed, "libnvrtc.so.13+0x67d308"), "NVRTC");
+        assert_eq!(native(unnamed, "libnvrtc.so.13+0x67d308"), "NVRTC compiles");
+        let build = "cudnn_frontend::ExecutionPlanBuilder_v8::build()";
+        assert_eq!(native(build, build), "cuDNN builds execution plans");
+        assert_eq!(native("cudnnBackendExecute", "cudnnBackendExecute"), "");
         assert_eq!(native("nvrtcVersion", "nvrtcVersion"), "");
         assert_eq!(native("/x/libmodel.so+0x10", "libmodel.so+0x10"), "");
+    }
+
+    #[test]
+    fn the_folder_around_installed_packages_does_not_count() {
+        let is_one = |path: &str| {
+            is_of_compiler(&Function {
+                name: format!("forward ({path}:79)"),
+                label: String::new(),
+                origin: Origin::Program,
+            })
+        };
+        let site = "/opt/torch/.venv/lib/python3.12/site-packages";
+        assert!(is_one(&format!("{site}/torch/nn/functional.py")));
+        assert!(!is_one(&format!(
+            "{site}/transformers/integrations/sdpa.py"
+        )));
+        assert!(is_one("/home/a/pytorch/torch/nn/functional.py"));
+        assert!(!is_one("/srv/model/layers.py"));
     }
 
     #[test]

@@ -39,9 +39,15 @@ impl Function {
     /// module (`<module>`) does not count as a function.
     #[must_use]
     pub fn is_own(&self) -> bool {
-        let name = &self.name;
-        let is_named = name.contains(" (") && !name.starts_with("<module>");
-        self.origin == Origin::Program && !is_installed_package(name) && is_named
+        self.is_python() && !is_installed_package(&self.name)
+    }
+
+    /// Returns true for a Python function of the program or of an installed package. The top level of a module
+    /// (`<module>`) does not count as a function.
+    #[must_use]
+    pub fn is_python(&self) -> bool {
+        let is_named = self.name.contains(" (") && !self.name.starts_with("<module>");
+        self.origin == Origin::Program && is_named
     }
 
     /// Returns the location of the function's code. The file and the line are known only if the

@@ -22,7 +22,7 @@ use tllmprof_record::{Clock, Event, NO_STRING, StringId, Strings, Taken, ThreadS
 
 use super::facts::Facts;
 use super::spans::Span;
-pub(crate) use compilers::{Compiler, CompilerStack, has_compiler_process};
+pub(crate) use compilers::{Compiler, CompilerStack, has_compiler_process, is_of_compiler};
 pub(crate) use frames::Frames;
 use frames::RawFrames;
 pub(crate) use function::{Function, Origin};
