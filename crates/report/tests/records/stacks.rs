@@ -449,6 +449,7 @@ fn sleeps_are_named_by_their_functions_and_native_stacks_divide_what_ran() {
             let what = What::Asleep {
                 call: Some(call),
                 has_timeout: false,
+                has_short_timeout: false,
                 continues: false,
                 thread: MAIN,
                 frame: 22,
