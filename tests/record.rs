@@ -425,6 +425,10 @@ fn a_limit_on_files_ends_the_record_and_nothing_else() {
     assert_eq!(output.status.code(), Some(7), "{}", output.err());
     let said = output.err();
     assert!(said.contains("files may not become as large"), "{said}");
+    assert!(
+        said.contains("; the record ended early and lacks "),
+        "{said}"
+    );
     counts.assert_what_is_kept_and_dropped_is_all(400_000);
 }
 

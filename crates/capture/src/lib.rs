@@ -28,7 +28,7 @@ use tllmprof_platform::driver::Driver;
 use tllmprof_platform::injection;
 use tllmprof_platform::log;
 use tllmprof_recorder as recorder;
-use tllmprof_session::{EndReason, Place, SessionFacts};
+use tllmprof_session::{EndReason, LostData, Place, SessionFacts};
 use tllmprof_steps::trigger::Spent;
 use tllmprof_steps::window::{Edge as Switched, Point, Taken};
 use tllmprof_sync::{Guard, Lock};
@@ -402,6 +402,14 @@ impl tllmprof_session::Sink for Profilers {
 
     fn latest_left(&self) -> u64 {
         recorder::latest_left()
+    }
+
+    fn lost(&self) -> Option<LostData> {
+        let lost = recorder::lost()?;
+        Some(LostData {
+            iterations: lost.iterations,
+            events: lost.events,
+        })
     }
 
     fn finish_record(&self, in_order: bool) {

@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 use std::env;
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CStr, OsStr, OsString};
+use std::fs;
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{self, Path, PathBuf};
 use std::process::ExitCode;
@@ -51,7 +53,7 @@ pub(crate) fn find() -> Result<PathBuf> {
 }
 
 fn search() -> Result<PathBuf> {
-    let executable = env::current_exe()?;
+    let executable = executable()?;
     let beside = executable.parent().unwrap_or(Path::new("/"));
     let mut candidates: Vec<_> = FOLDERS
         .iter()
@@ -71,6 +73,32 @@ fn search() -> Result<PathBuf> {
             )))
         }
     }
+}
+
+/// Returns the path of this executable, without symbolic links.
+fn executable() -> io::Result<PathBuf> {
+    env::current_exe().or_else(|error| {
+        // Without `/proc`, the kernel's own note has the path with which this process was started.
+        let path = started_as().ok_or(error)?;
+        let path = fs::canonicalize(path)?;
+        output::say(format_args!(
+            "/proc is not there: the command is taken to be {}; what needs /proc may be missing in the record",
+            path.display()
+        ));
+        Ok(path)
+    })
+}
+
+/// Returns the path with which this process was started, as the kernel has passed it to the process.
+fn started_as() -> Option<PathBuf> {
+    // SAFETY: `getauxval` only reads the list that the kernel has passed.
+    let address = unsafe { libc::getauxval(libc::AT_EXECFN) } as *const libc::c_char;
+    if address.is_null() {
+        return None;
+    }
+    // SAFETY: the kernel's string stays in memory as long as the process, and ends with a zero byte.
+    let path = unsafe { CStr::from_ptr(address) };
+    Some(PathBuf::from(OsStr::from_bytes(path.to_bytes())))
 }
 
 /// Prints the library's path for `tllmprof --lib`.

@@ -16,7 +16,7 @@ use crate::failure::worded;
 use crate::{manners, output};
 
 /// The names that help texts use for values that are numbers or times. Users may type such values with a minus sign.
-const NUMBERS: [&str; 5] = ["N", "W", "LIST", "SIZE", "TIME"];
+const NUMBERS: [&str; 6] = ["N", "W", "LIST", "PERCENT", "SIZE", "TIME"];
 /// The names that help texts use for values that are paths.
 const PATHS: [&str; 6] = ["BINARY", "DIR", "FILE", "OUT", "PATH", "RECORD"];
 /// The name that help texts use for values that may be empty. An empty value means that there are no arguments.

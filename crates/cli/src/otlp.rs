@@ -34,6 +34,11 @@ const CERTIFICATE: [&str; 2] = [
 /// Parses a collector's address. If the address has no path, [`TRACES`] is used.
 pub(crate) fn collector(text: &str) -> Result<Uri, String> {
     const WANTED: &str = "wanted: http://HOST:PORT or https://HOST:PORT of a collector, such as http://localhost:4318";
+    if let Some(port) = bad_port(text) {
+        return Err(format!(
+            "the port \"{port}\" is not a number from 1 to 65535 ({WANTED})"
+        ));
+    }
     let uri: Uri = text
         .parse()
         .map_err(|error| format!("{error} ({WANTED})"))?;
@@ -49,6 +54,18 @@ pub(crate) fn collector(text: &str) -> Result<Uri, String> {
         parts.path_and_query = TRACES.parse().ok();
     }
     Uri::from_parts(parts).map_err(|error| format!("{error} ({WANTED})"))
+}
+
+/// Returns the port in a collector's address if it is not a number from 1 to 65535. The parser of addresses accepts some
+/// such ports, and does not name the others.
+fn bad_port(text: &str) -> Option<&str> {
+    let (_, rest) = text.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let (host, port) = authority.rsplit_once(':')?;
+    // In an address such as `[::1]`, the colons are part of the host.
+    let is_port = !host.starts_with('[') || host.ends_with(']');
+    let is_valid = port.parse::<u16>().is_ok_and(|number| number > 0);
+    (is_port && !is_valid).then_some(port)
 }
 
 /// Returns the name and value of the first variable in `names` that is set and not blank.
@@ -179,6 +196,17 @@ mod tests {
             to("http://gate/otlp/traces?x=1").unwrap(),
             "http://gate/otlp/traces?x=1"
         );
+        for (wrong, port) in [
+            ("http://localhost:99999", "99999"),
+            ("http://[::1]:a/", "a"),
+        ] {
+            let why = to(wrong).unwrap_err();
+            assert!(
+                why.starts_with(&format!("the port \"{port}\" is not")),
+                "{why}"
+            );
+        }
+        assert!(to("http://[::1]").is_ok());
         for wrong in [
             "",
             "localhost:4318",

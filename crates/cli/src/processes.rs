@@ -1,9 +1,10 @@
 //! Reads files (records, nsys exports and PyTorch traces) into the processes that they describe.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
@@ -121,10 +122,10 @@ pub(crate) fn status<'a>(
     }
 }
 
-/// Checks that no file is given twice.
+/// Checks that no file is given twice, and that none is a copy of another one.
 ///
 /// # Errors
-/// A file is given twice.
+/// A file is given twice, or is a copy of another one.
 pub(crate) fn are_different(files: &[PathBuf]) -> Result<()> {
     let mut known = HashSet::new();
     for file in files {
@@ -135,7 +136,60 @@ pub(crate) fn are_different(files: &[PathBuf]) -> Result<()> {
             return Err(usage(format_args!("{} is given twice", file.display())));
         }
     }
-    Ok(())
+    match find_copy(files) {
+        Some((copy, of)) => Err(usage(format_args!(
+            "{}: it has the same bytes as {} (wanted: a trace of each rank)",
+            copy.display(),
+            of.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Returns the first trace of another profiler that has the same bytes as an earlier one, and that one. Two processes
+/// never have the same trace.
+fn find_copy(files: &[PathBuf]) -> Option<(&Path, &Path)> {
+    let mut by_size: HashMap<u64, Vec<&Path>> = HashMap::new();
+    for file in files.iter().filter(|file| is_trace_file(file)) {
+        let Ok(size) = fs::metadata(file).map(|data| data.len()) else {
+            continue;
+        };
+        let same = by_size.entry(size).or_default();
+        let equal = |other: &&Path| have_same_bytes(file, other).unwrap_or(false);
+        if size > 0
+            && let Some(other) = same.iter().copied().find(equal)
+        {
+            return Some((file, other));
+        }
+        same.push(file);
+    }
+    None
+}
+
+/// Returns true if a file is a trace of the PyTorch profiler or of nsys, by its name.
+fn is_trace_file(file: &Path) -> bool {
+    let name = file.file_name().unwrap_or_default().as_bytes();
+    let endings: [&[u8]; 5] = [b".json", b".json.gz", b".sqlite", b".nsys-rep", b".qdrep"];
+    endings.iter().any(|ending| name.ends_with(ending))
+}
+
+fn have_same_bytes(one: &Path, other: &Path) -> io::Result<bool> {
+    let [mut one, mut other] = [
+        BufReader::new(File::open(one)?),
+        BufReader::new(File::open(other)?),
+    ];
+    loop {
+        let (left, right) = (one.fill_buf()?, other.fill_buf()?);
+        let length = left.len().min(right.len());
+        if length == 0 {
+            return Ok(left.is_empty() && right.is_empty());
+        }
+        if left[..length] != right[..length] {
+            return Ok(false);
+        }
+        one.consume(length);
+        other.consume(length);
+    }
 }
 
 /// Checks that the output of `option` is not one of the input files, which it would replace.

@@ -193,6 +193,16 @@ fn conditions_decide_the_status() {
 }
 
 #[test]
+fn a_negative_number_is_the_options_value() {
+    let scratch = Scratch::new();
+    let ended = compare(&scratch, &["--within", "-1", "a.tllmprof", "b.tllmprof"]);
+    assert_eq!(ended.code(), Some(2));
+    let said =
+        "tllmprof: --within \"-1\": wanted: a percentage above 0 and at most 100, such as 2%\n";
+    assert_eq!(ended.stderr, said);
+}
+
+#[test]
 fn several_runs_of_a_side_come_before_and_after_two_dashes() {
     let scratch = Scratch::new();
     for (name, rank) in [("a", 2), ("b", 3), ("c", 2), ("d", 3)] {

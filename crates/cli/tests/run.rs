@@ -438,6 +438,27 @@ fn the_library_is_found_beside_the_command_and_in_lib() {
 }
 
 #[test]
+fn the_program_starts_without_proc() {
+    let scratch = Scratch::new();
+    let command = scratch.copy_of_the_command("tllmprof");
+    fs::copy(scratch.library(), scratch.path("libtllmprof.so")).unwrap();
+    let mut unshare = plain("unshare".as_ref());
+    unshare.args(["-m", "sh", "-c"]);
+    unshare
+        .arg("mount -t tmpfs none /proc || exit 9; \"$0\" run -- sh -c 'echo $LD_PRELOAD; exit 5'");
+    let ended = finish(unshare.arg(&command).current_dir(scratch.path(".")));
+    if ended.code() == Some(9) || ended.stderr.starts_with("unshare:") {
+        eprintln!("skipped: no mount namespaces here (they need root)");
+        return;
+    }
+    assert_eq!(ended.code(), Some(5), "{ended:?}");
+    let library = scratch.path("libtllmprof.so");
+    assert_eq!(ended.stdout, format!("{}\n", library.display()));
+    let said = "tllmprof: /proc is not there: the command is taken to be ";
+    assert!(ended.stderr.starts_with(said), "{ended:?}");
+}
+
+#[test]
 fn a_run_has_an_identifier_and_a_folder_that_its_processes_inherit() {
     let scratch = Scratch::new();
     let script =

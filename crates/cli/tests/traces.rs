@@ -81,6 +81,18 @@ fn the_traces_of_a_folder_are_one_run() {
 }
 
 #[test]
+fn a_copy_of_a_trace_is_not_another_rank() {
+    let scratch = Scratch::new();
+    for name in ["rank0.json", "rank1.json"] {
+        write(&scratch, name, 0, 0.0);
+    }
+    let ended = run(&scratch, &["report", "rank0.json", "rank1.json"]);
+    assert_eq!((ended.code(), &*ended.stdout), (Some(2), ""));
+    let said = "tllmprof: rank1.json: it has the same bytes as rank0.json (wanted: a trace of each rank)\n";
+    assert_eq!(ended.stderr, said);
+}
+
+#[test]
 fn traces_are_compared_with_each_other_and_with_records() {
     let scratch = Scratch::new();
     write(&scratch, "base.json", 0, 0.0);

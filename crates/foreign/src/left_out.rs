@@ -19,6 +19,8 @@ pub enum LeftOutReason {
     FarAway,
     /// The data about the GPU work contain no GPU or no stream.
     NoStream,
+    /// The trace does not say to which of several processes the GPU work belongs.
+    NoProcess,
     /// The number of the GPU is larger than 255, the largest number that tllmprof's data format can store.
     UnknownGpu,
     /// There are more streams than tllmprof's data format can distinguish (16 bits for each).
@@ -49,6 +51,10 @@ impl LeftOutReason {
             Self::NoStream => [
                 "of the GPU without a GPU or a stream is",
                 "of the GPU without a GPU or a stream are",
+            ],
+            Self::NoProcess => [
+                "of a process that is not always named is",
+                "of processes that are not always named are",
             ],
             Self::UnknownGpu => [
                 "of a GPU with a number over 255 is",

@@ -24,10 +24,11 @@ pub(crate) fn read(file: impl Read) -> Result<Trace, TraceError> {
         trace: &mut trace,
         budget: &budget,
         has_events: false,
+        is_empty: true,
     };
     let mut json = serde_json::Deserializer::from_reader(text);
     let read = (&mut document).deserialize(&mut json);
-    let has_events = document.has_events;
+    let (has_events, is_empty) = (document.has_events, document.is_empty);
     if budget.is_spent() {
         return Err(TraceError::TooLong { bytes: LONGEST });
     }
@@ -39,6 +40,7 @@ pub(crate) fn read(file: impl Read) -> Result<Trace, TraceError> {
     }
     match (has_events, trace.is_of_profiler) {
         (false, _) => Err(TraceError::NoEvents),
+        (true, false) if is_empty => Err(TraceError::Empty),
         (true, false) => Err(TraceError::Other),
         (true, true) => Ok(trace),
     }
@@ -48,7 +50,10 @@ pub(crate) fn read(file: impl Read) -> Result<Trace, TraceError> {
 struct Document<'a> {
     trace: &'a mut Trace,
     budget: &'a Budget,
+    /// True if the document has a list of events.
     has_events: bool,
+    /// True if that list is empty.
+    is_empty: bool,
 }
 
 impl<'de> DeserializeSeed<'de> for &mut Document<'_> {
@@ -113,6 +118,7 @@ impl<'de> Visitor<'de> for Events<'_, '_> {
         document.has_events = true;
         let mut event = RawEvent::default();
         while seq.next_element_seed(&mut event)?.is_some() {
+            document.is_empty = false;
             document.trace.take(&event);
             document.budget.begin();
         }

@@ -20,11 +20,13 @@ pub enum TraceError {
     /// The document is valid JSON, but is not a trace: it has no key `traceEvents`, or its value is not a list.
     NoEvents,
     /// The trace has a list of events, but none of them has a category of the PyTorch profiler: another program wrote
-    /// the trace, or the list is empty.
+    /// the trace.
     Other,
     /// tllmprof exported the trace from records of several processes; only a trace of one process
     /// can be read.
     Several,
+    /// The trace has an empty list of events.
+    Empty,
     /// Several processes of the trace have calls of CUDA or HIP: the trace was merged from those of several processes.
     Merged,
     /// The rule for iterations (`--step`) that the user typed matches nothing in the trace.
@@ -57,6 +59,10 @@ impl fmt::Display for TraceError {
             ),
             Self::Merged => f.write_str(
                 "a merged trace: several of its processes call the GPU (wanted: the trace of each rank)",
+            ),
+            Self::Empty => f.write_str(
+                "the list of traceEvents is empty: the profiler recorded nothing (wanted: a trace with events; a schedule of the \
+                 PyTorch profiler needs prof.step() up to its active steps)",
             ),
             Self::Other => f.write_str(
                 "a trace of another program: no event has a category of the PyTorch profiler (cpu_op, cuda_runtime, kernel)",

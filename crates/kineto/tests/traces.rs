@@ -584,7 +584,7 @@ fn what_is_no_trace_is_one_clear_line() {
         (
             "an empty list",
             b"[]".to_vec(),
-            "a trace of another program",
+            "the list of traceEvents is empty",
         ),
         (
             "no events",

@@ -83,7 +83,7 @@ struct Loading<'a, K> {
 impl Loaded {
     /// Reads the calls and the GPU work for which `is_wanted` returns true. If the export does not say to which
     /// process GPU work belongs, the work is assigned to the process `only`. If `only` is `None`, the work is assigned
-    /// to the process that made calls, if there is only one such process. Calls and work are read in parallel, so this
+    /// to the process that made calls. If several processes made calls, all GPU work is left out. Calls and work are read in parallel, so this
     /// function opens the database a second time.
     ///
     /// # Errors
@@ -112,12 +112,19 @@ impl Loaded {
         });
         let mut work = work.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         let mut processes = calls.processes;
-        let one = match (processes.len(), processes.keys().next()) {
-            (1, Some(one)) => *one,
-            _ => NOBODY,
-        };
+        let one = processes.keys().next().copied().unwrap_or(NOBODY);
+        let mut has_gpu = work.has_rows;
         if let Some(nobody) = work.processes.remove(&NOBODY) {
-            work.processes.entry(one).or_default().add(nobody);
+            match processes.len() {
+                0 | 1 => work.processes.entry(one).or_default().add(nobody),
+                // The rest of the work would show the GPUs as idle, so it is left out, too.
+                _ => {
+                    has_gpu = false;
+                    work.processes.values_mut().for_each(Events::leave_out_work);
+                    let left_out = &mut processes.entry(one).or_default().left_out;
+                    left_out.add_all(LeftOutReason::NoProcess, nobody.work.len() as u64);
+                }
+            }
         }
         for (process, events) in work.processes {
             processes.entry(process).or_default().add(events);
@@ -127,7 +134,7 @@ impl Loaded {
             calls: calls.names,
             kernels: work.names,
             has_calls: calls.has_rows,
-            has_gpu: work.has_rows,
+            has_gpu,
             is_damaged: calls.is_damaged || work.is_damaged,
         })
     }
@@ -149,6 +156,13 @@ impl Events {
             }),
             (one, other) => one.or(other),
         };
+    }
+
+    fn leave_out_work(&mut self) {
+        let events = self.work.len() as u64;
+        self.left_out.add_all(LeftOutReason::NoProcess, events);
+        self.work = Pieces::default();
+        self.devices = None;
     }
 
     fn use_device(&mut self, device: u8) {

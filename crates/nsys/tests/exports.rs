@@ -335,6 +335,34 @@ fn several_processes_are_ranks_and_times_before_the_beginning_are_moved() {
 }
 
 #[test]
+fn work_of_no_process_is_left_out_if_several_processes_call_cuda() {
+    let scratch = scratch();
+    let path = scratch.path().join("two.sqlite");
+    let export = Export::new(&path, Schema::Full);
+    for process in [PID, PID + 1] {
+        for n in 0..4 {
+            let at = 1000 * n;
+            export.call(thread(process, process), OWN, [at, at + 500]);
+            export.kernel(process, ENGINE, 0, [at + 100, at + 400]);
+        }
+    }
+    export.sql("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET globalPid = NULL WHERE start > 1000");
+    export.finish();
+    let found = json(&path);
+    let ranks = found["processes"].as_array().unwrap();
+    let numbers: Vec<_> = ranks.iter().map(|rank| &rank["pid"]).collect();
+    assert_eq!(numbers, [PID, PID + 1]);
+    for rank in ranks {
+        assert_eq!(rank["inside"]["gpu"], Value::Null);
+        assert_eq!(rank["recorded_by"]["lacks"][0], "gpu");
+    }
+    let text = report(&path).text();
+    let text: Vec<_> = text.split_whitespace().collect();
+    let why = "7 events of processes that are not always named are left out";
+    assert!(text.join(" ").contains(why), "{text:?}");
+}
+
+#[test]
 fn a_file_that_is_no_export_is_reported() {
     let scratch = scratch();
     let other = scratch.path().join("other.sqlite");

@@ -70,6 +70,8 @@ const UNKNOWN_CALL: u16 = 0xff;
 const HAS_TIMEOUT: u16 = 0x100;
 /// The bit of the code of a [`What::Asleep`] event that is set if the thread has not woken since its previous sample.
 const CONTINUES: u16 = 0x200;
+/// The bit of the code of a [`What::Asleep`] event that is set if the call's time limit is short.
+const HAS_SHORT_TIMEOUT: u16 = 0x400;
 
 /// Flags in the code of a [`What::Meanwhile`] event. The eight bits below them hold the system call.
 const IS_BUSY: u16 = 0x100;
@@ -445,18 +447,23 @@ events! {
 
     /// The system call that a thread sleeps in when its stack is sampled. The [`What::Sample`] with the same
     /// thread and start has the thread's Python stack. `call` is `None` if the system call is unknown. `continues` is
-    /// true if the thread has not woken since its previous sample. `frame` is the innermost frame of the thread's
-    /// native stack; 0 if it is not known.
-    35 Asleep { call: Option<SystemCall>, has_timeout: bool, continues: bool, thread: u32, frame: u32 }
+    /// true if the thread has not woken since its previous sample. `has_short_timeout` is true if the call has a time limit
+    /// of at most a quarter of a second from the sample on. `frame` is the innermost frame of the thread's native stack;
+    /// 0 if it is not known.
+    35 Asleep {
+        call: Option<SystemCall>, has_timeout: bool, has_short_timeout: bool, continues: bool, thread: u32, frame: u32
+    }
         write (
             match call { Some(call) => call as u16, None => UNKNOWN_CALL }
                 | if has_timeout { HAS_TIMEOUT } else { 0 }
+                | if has_short_timeout { HAS_SHORT_TIMEOUT } else { 0 }
                 | if continues { CONTINUES } else { 0 },
             pair(thread, frame)
         );
         read |code, value| Self::Asleep {
             call: SystemCall::from_code((code & 0xff) as u32),
             has_timeout: code & HAS_TIMEOUT != 0,
+            has_short_timeout: code & HAS_SHORT_TIMEOUT != 0,
             continues: code & CONTINUES != 0,
             thread: high(value),
             frame: low(value)

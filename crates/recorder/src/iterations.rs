@@ -38,6 +38,10 @@ lifecycle::global! {
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static ENDED: AtomicU64 = AtomicU64::new(0);
+    /// The number of iterations inside windows that the record has no room for.
+    #[fork(reset)]
+    #[together(iterations)]
+    static UNKEPT: AtomicU64 = AtomicU64::new(0);
 
     /// For each CUDA function, the number of calls that the counters in the record's header already include. The index
     /// is the function's row in the table of CUDA calls (`tllmprof_calls::CALLS`).
@@ -149,12 +153,13 @@ fn end(counts: bool, cut: bool) {
     }
     let excluded = EXCLUDED.load(Ordering::Relaxed);
     let what = What::Iteration { n, excluded };
-    writers::write_aside(&Event {
+    let is_kept = writers::write_aside(&Event {
         cut,
         ..Event::new(since, took, what)
     });
     usage::iteration_ends(n);
     if is_inside {
+        UNKEPT.fetch_add(u64::from(!is_kept), Ordering::Relaxed);
         ENDED.fetch_add(1, Ordering::Relaxed);
         if gpu::is_taken(n) {
             header.add(Counter::NsInside, clock::ns(took));
@@ -162,6 +167,11 @@ fn end(counts: bool, cut: bool) {
     } else {
         flight::add(n, since, took);
     }
+}
+
+/// Returns the number of iterations inside windows that the record has no room for.
+pub(crate) fn unkept() -> u64 {
+    UNKEPT.load(Ordering::Relaxed)
 }
 
 /// Called when it has become known which calls begin an iteration. Until then a span of time was recorded in place of

@@ -223,6 +223,26 @@ pub fn latest_left() -> u64 {
     flight::left()
 }
 
+/// What a record lacks that could not grow any more, because its disk was full or a limit was reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LostData {
+    /// Number of iterations inside windows.
+    pub iterations: u64,
+    /// Number of events of all kinds.
+    pub events: u64,
+}
+
+/// Returns what the record lacks; `None` if it has all events, or lacks some for another reason. To be called when the
+/// process ends, before [`finish`].
+pub fn lost() -> Option<LostData> {
+    writers::count_dropped();
+    let events = space::header()?.get(Counter::EventsDropped);
+    (space::ends_early() && events > 0).then(|| LostData {
+        iterations: iterations::unkept(),
+        events,
+    })
+}
+
 /// Returns true if the settings ask for a record and this process may write one. May be called before [`start`].
 pub fn is_asked_for(settings: &Settings) -> bool {
     settings.trace.is_some() && may_write()

@@ -55,6 +55,8 @@ struct Live {
     /// True if no more space can be reserved because the record is as large as the settings allow, and old chunks are
     /// not overwritten. This is logged when a chunk is first refused for this reason.
     is_at_limit: AtomicBool,
+    /// True if no more space can be reserved for any reason, and old chunks are not overwritten.
+    ends_early: AtomicBool,
     /// True if a thread of the library was asked to reserve space ([`ASK`]) and has not started to do so yet.
     is_asked: AtomicBool,
     /// The number of reserved chunks when a thread last waited in vain for more; 0 if no thread has.
@@ -252,6 +254,12 @@ pub(crate) fn is_full() -> bool {
     })
 }
 
+/// Returns true if the record could not grow any more, so that later events may be missing. False for a record that
+/// overwrites its oldest windows.
+pub(crate) fn ends_early() -> bool {
+    live().is_some_and(|live| live.ends_early.load(Ordering::Relaxed))
+}
+
 fn ask_for_room(live: &Live) {
     if let Some(ask) = ASK.get()
         && !live.is_full.load(Ordering::Relaxed)
@@ -309,6 +317,8 @@ fn grow(live: &Live, wanted: u32) -> bool {
         // Nothing is logged here: some of the reserved chunks may be free, and the events may fit into them.
         live.is_at_limit
             .store(!growing.is_used_again, Ordering::Relaxed);
+        live.ends_early
+            .store(!growing.is_used_again, Ordering::Relaxed);
         live.is_full.store(true, Ordering::Relaxed);
         return false;
     };
@@ -319,6 +329,8 @@ fn grow(live: &Live, wanted: u32) -> bool {
             true
         }
         Err(failure) => {
+            live.ends_early
+                .store(!growing.is_used_again, Ordering::Relaxed);
             live.is_full.store(true, Ordering::Relaxed);
             let what = match growing.is_used_again {
                 true => "does not grow from here on, its oldest windows go",

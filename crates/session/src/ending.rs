@@ -11,7 +11,7 @@ use tllmprof_config::Step;
 use tllmprof_platform::lifecycle;
 
 use super::end::EndReason;
-use super::outcome::{Ended, Outcome, counted};
+use super::outcome::{Ended, Outcome, Recorded, counted};
 use super::state::count_calls;
 use super::wiring::{doors, interpreter, listener, sink};
 use super::{OWNER, STATE, stream_capture, turn};
@@ -110,15 +110,14 @@ fn close(by: EndReason) {
     state.counter.run_to(&state.slots, None);
     count_calls(&state.slots);
     drop(guard);
-    let is_unheard = finish_sinks(&ended, by);
-    report(&ended, is_unheard, by);
+    let recorded = finish_sinks(&ended, by);
+    report(&ended, recorded, by);
     keep(ended.schedule);
 }
 
 /// Closes the open window, the profilers and the record. Logs requests that were not met, such as a rule that matched
-/// no function. Returns true if windows have closed, but none of them is known to have been captured by a profiler or
-/// the record.
-fn finish_sinks(ended: &Ended, by: EndReason) -> bool {
+/// no function. Returns what came of the windows.
+fn finish_sinks(ended: &Ended, by: EndReason) -> Recorded {
     let settings = ended.settings;
     let may_run_profilers_here = by != EndReason::AtOnce;
     let capturing = stream_capture::is_any_under_way();
@@ -148,18 +147,21 @@ fn finish_sinks(ended: &Ended, by: EndReason) -> bool {
         let drain = !capturing;
         uncounted(&mut || sink().finish(ended.over, drain, may_run_profilers_here));
     }
-    let is_unheard = sink().is_unheard();
+    let recorded = Recorded {
+        is_unheard: sink().is_unheard(),
+        lost: sink().lost(),
+    };
     sink().finish_record(may_run_profilers_here);
-    is_unheard
+    recorded
 }
 
 /// Logs the result of all windows when the process ends.
-fn report(ended: &Ended, is_unheard: bool, by: EndReason) {
+fn report(ended: &Ended, recorded: Recorded, by: EndReason) {
     let settings = ended.settings;
     if !settings.windows.is_empty() {
         let outcome = Outcome {
             ended,
-            is_unheard,
+            recorded,
             latest: sink().latest_left(),
             by,
         };
@@ -171,13 +173,18 @@ fn report(ended: &Ended, is_unheard: bool, by: EndReason) {
             true => ", or to sample kernels",
             false => "",
         };
-        match is_unheard {
+        let lost = recorded.lost_note();
+        match recorded.is_unheard {
             true => log::say!(
                 Info,
                 "{many} window{s} opened on demand{samples}; nothing recorded {}",
                 if many == 1 { "it" } else { "them" }
             ),
-            false => log::say!(Info, "{many} window{s} captured on demand{samples}"),
+            false => log::say!(
+                Info,
+                "{many} window{s} captured on demand{}",
+                format_args!("{samples}{lost}")
+            ),
         }
     }
     if ended.uses_cuda {

@@ -51,4 +51,6 @@ pub use state::{Gating, attends};
 pub(crate) use state::{OWNER, STATE, SessionState};
 pub use stream_capture::is_any_under_way as is_any_capturing;
 pub use threads::new_thread;
-pub use wiring::{Doors, Interpreter, Listener, Place, SessionFacts, Sink, WIRING, Wiring};
+pub use wiring::{
+    Doors, Interpreter, Listener, LostData, Place, SessionFacts, Sink, WIRING, Wiring,
+};

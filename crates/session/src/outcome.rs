@@ -20,7 +20,7 @@ use super::engines::{self, DetectedEngine};
 use super::rank::Rank;
 use super::recording::Beginning;
 use super::span::Reported;
-use super::wiring::{doors, interpreter};
+use super::wiring::{LostData, doors, interpreter};
 use super::{Gating, SessionState};
 
 /// The data of the session that the last line of the log needs, copied while the state was locked.
@@ -181,11 +181,42 @@ pub(crate) const fn counted(number: u64) -> (u64, &'static str) {
     (number, if number == 1 { "" } else { "s" })
 }
 
+/// What came of the windows that have closed.
+#[derive(Clone, Copy)]
+pub(crate) struct Recorded {
+    /// True if windows have closed, but no profiler or record is known to have captured them.
+    pub is_unheard: bool,
+    /// What the record lacks because it could not grow any more.
+    pub lost: Option<LostData>,
+}
+
+impl Recorded {
+    /// Returns the clause about what the record lacks, with a separator before it; empty if it lacks nothing.
+    pub(crate) const fn lost_note(self) -> LostNote {
+        LostNote(self.lost)
+    }
+}
+
+pub(crate) struct LostNote(Option<LostData>);
+
+impl fmt::Display for LostNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(LostData { iterations, events }) = self.0 else {
+            return Ok(());
+        };
+        f.write_str("; the record ended early and lacks ")?;
+        if let (iterations @ 1.., s) = counted(iterations) {
+            write!(f, "{iterations} iteration{s}, ")?;
+        }
+        let (events, s) = counted(events);
+        write!(f, "{events} event{s}")
+    }
+}
+
 /// The last line of the log, which states the result of all windows.
 pub(crate) struct Outcome<'a> {
     pub ended: &'a Ended,
-    /// True if windows have closed, but no profiler or record is known to have captured them.
-    pub is_unheard: bool,
+    pub recorded: Recorded,
     /// The number of iterations outside windows that the record contains at the end of the process.
     pub latest: u64,
     pub by: EndReason,
@@ -203,7 +234,7 @@ impl fmt::Display for Outcome<'_> {
         for note in self.notes().into_iter().flatten() {
             write!(f, "; {note}")?;
         }
-        Ok(())
+        write!(f, "{}", self.recorded.lost_note())
     }
 }
 
@@ -215,7 +246,7 @@ impl Outcome<'_> {
             return Ok(false);
         };
         let captured = self.ended.schedule.captured();
-        let verb = if self.is_unheard {
+        let verb = if self.recorded.is_unheard {
             "opened"
         } else {
             "captured"
@@ -331,7 +362,9 @@ impl Outcome<'_> {
                 Some(span) if missed => Some(Note::Span(span)),
                 _ => (missed && self.latest > 0).then_some(Note::Latest(self.latest)),
             },
-            self.is_unheard.then(|| Note::Unheard(ended.opened())),
+            self.recorded
+                .is_unheard
+                .then(|| Note::Unheard(ended.opened())),
         ]
     }
 }

@@ -18,8 +18,8 @@ use tllmprof_steps::window::{Edge, Point, Taken};
 
 use crate::wiring::WIRING;
 use crate::{
-    Doors, EndReason, Interpreter, Listener, Place, Rank, SessionFacts, Sink, Wiring, activity,
-    by_name, count, entered, goes_on, learns, named_entered, new_thread, note, returned,
+    Doors, EndReason, Interpreter, Listener, LostData, Place, Rank, SessionFacts, Sink, Wiring,
+    activity, by_name, count, entered, goes_on, learns, named_entered, new_thread, note, returned,
 };
 
 mod auto;
@@ -55,6 +55,8 @@ struct Orders {
     wants_record: bool,
     /// True if creating the record fails.
     has_no_record: bool,
+    /// What the record lacks at the end because it could not grow.
+    lost: Option<LostData>,
     wants_calls: bool,
     /// A point in the sequence of iterations at which the fake sink (profilers and record) reports that something has
     /// to be started or stopped (`has_edge_at`), although no window opens or closes there.
@@ -74,6 +76,7 @@ impl Orders {
     const NONE: Self = Self {
         wants_record: false,
         has_no_record: false,
+        lost: None,
         wants_calls: false,
         edge: None,
         while_switching: None,
@@ -158,6 +161,10 @@ impl Sink for Made {
 
     fn wants_calls(&self) -> bool {
         self.orders().wants_calls
+    }
+
+    fn lost(&self) -> Option<LostData> {
+        self.orders().lost
     }
 
     fn count_calls(&self, counts: &mut dyn Iterator<Item = u64>) {

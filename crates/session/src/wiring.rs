@@ -57,6 +57,15 @@ pub struct SessionFacts<'a> {
     pub is_span: bool,
 }
 
+/// What the record lacks because its disk was full, or because it reached a limit.
+#[derive(Clone, Copy, Debug)]
+pub struct LostData {
+    /// Number of iterations inside windows.
+    pub iterations: u64,
+    /// Number of events of all kinds.
+    pub events: u64,
+}
+
 /// The sink, which is notified of windows and iterations. It starts and stops the profilers, makes an NVTX range for
 /// each iteration if the settings ask for it, and writes the record.
 ///
@@ -124,6 +133,10 @@ pub trait Sink: Sync {
     /// Returns the number of iterations outside windows that the record contains at the end of the process.
     fn latest_left(&self) -> u64 {
         0
+    }
+    /// Returns what the record lacks at the end of the process because it could not grow any more.
+    fn lost(&self) -> Option<LostData> {
+        None
     }
     /// Ends the record. `in_order` is true if the process exits normally.
     fn finish_record(&self, in_order: bool);

@@ -10,14 +10,14 @@ use tllmprof_platform::peek;
 use tllmprof_recorder::SystemCall;
 
 use super::files::{self, LENGTH, TaskFile, TaskFiles, TaskId};
+use super::time_limit::TimeLimit;
 use super::unwind::{ProcessStart, Registers};
 
 /// The state of a sleeping thread as `/proc` reports it: its system call and registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Asleep {
     pub call: SystemCall,
-    /// True if the system call has a time limit.
-    pub has_timeout: bool,
+    pub time_limit: TimeLimit,
     pub registers: Registers,
     /// The number of the system call, and its arguments.
     number: i64,
@@ -115,10 +115,10 @@ impl Asleep {
                 *argument = hexadecimal(&mut fields)?;
             }
         }
-        let (call, has_timeout) = call(number, &arguments);
+        let (call, time_limit) = call(number, &arguments);
         Some(Self {
             call,
-            has_timeout,
+            time_limit,
             registers: Registers {
                 stack_pointer: hexadecimal(&mut fields)? as usize,
                 program_counter: hexadecimal(&mut fields)? as usize,
@@ -134,33 +134,39 @@ fn hexadecimal(fields: &mut SplitAsciiWhitespace<'_>) -> Option<u64> {
     u64::from_str_radix(fields.next()?.strip_prefix("0x")?, 16).ok()
 }
 
-/// Returns the system call that has this number, and a flag that is true if the arguments give the call a time limit.
-fn call(number: i64, arguments: &[u64; 6]) -> (SystemCall, bool) {
+/// Returns the system call that has this number, and its time limit.
+fn call(number: i64, arguments: &[u64; 6]) -> (SystemCall, TimeLimit) {
     use SystemCall as Call;
     let [first, second, third, fourth, fifth, _] = *arguments;
     let poll = [Call::Poll, Call::PollNothing][usize::from(second == 0)];
     let select = [Call::Select, Call::SelectNothing][usize::from(first == 0)];
-    let is_given = |milliseconds: u64| milliseconds as i32 >= 0;
+    let timespec = |address| match address {
+        0 => TimeLimit::None,
+        address => TimeLimit::Timespec(address),
+    };
+    let none = TimeLimit::None;
     match number {
-        -1 => (Call::PageFault, false),
-        libc::SYS_futex => (Call::Futex, fourth != 0),
-        libc::SYS_nanosleep => (Call::Nanosleep, true),
-        libc::SYS_clock_nanosleep => (Call::ClockNanosleep, true),
-        libc::SYS_ppoll => (poll, third != 0),
-        libc::SYS_pselect6 => (select, fifth != 0),
-        libc::SYS_epoll_pwait => (Call::EpollWait, is_given(fourth)),
-        libc::SYS_epoll_pwait2 => (Call::EpollWait, fourth != 0),
-        libc::SYS_rt_sigtimedwait => (Call::SignalWait, third != 0),
-        libc::SYS_clone if waits_for_start(first) => (Call::WaitProcess, false),
+        -1 => (Call::PageFault, none),
+        libc::SYS_futex => (Call::Futex, TimeLimit::of_futex(second, fourth)),
+        libc::SYS_nanosleep => (Call::Nanosleep, timespec(first)),
+        libc::SYS_clock_nanosleep => (Call::ClockNanosleep, timespec(third)),
+        libc::SYS_ppoll => (poll, timespec(third)),
+        libc::SYS_pselect6 => (select, timespec(fifth)),
+        libc::SYS_epoll_pwait => (Call::EpollWait, TimeLimit::of_milliseconds(fourth)),
+        libc::SYS_epoll_pwait2 => (Call::EpollWait, timespec(fourth)),
+        libc::SYS_rt_sigtimedwait => (Call::SignalWait, timespec(third)),
+        libc::SYS_clone if waits_for_start(first) => (Call::WaitProcess, none),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_vfork => (Call::WaitProcess, false),
+        libc::SYS_vfork => (Call::WaitProcess, none),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_poll => (poll, is_given(third)),
+        libc::SYS_poll => (poll, TimeLimit::of_milliseconds(third)),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_select => (select, fifth != 0),
+        libc::SYS_select if fifth != 0 => (select, TimeLimit::Timeval(fifth)),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_epoll_wait => (Call::EpollWait, is_given(fourth)),
-        _ => (without_timeout(number), false),
+        libc::SYS_select => (select, none),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_epoll_wait => (Call::EpollWait, TimeLimit::of_milliseconds(fourth)),
+        _ => (without_timeout(number), none),
     }
 }
 
@@ -206,7 +212,7 @@ mod tests {
             ..
         } = found.registers;
         assert_eq!((stack_pointer, program_counter), (0x7f_fd10, 0x7f_22ad));
-        Some((found.call, found.has_timeout))
+        Some((found.call, found.time_limit.is_given()))
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod scheduled;
 mod skipped;
 #[cfg(test)]
 mod tests;
+mod time_limit;
 mod unwind;
 
 use tllmprof_capture::AddOn;

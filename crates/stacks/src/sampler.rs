@@ -670,7 +670,8 @@ impl SamplingThread {
         let at = asleep::look(thread.files())?;
         let asleep = What::Asleep {
             call: Some(at.distinguish_streams(thread.files().id)),
-            has_timeout: at.has_timeout,
+            has_timeout: at.time_limit.is_given(),
+            has_short_timeout: at.time_limit.is_short(),
             continues: false,
             thread: thread.number.cast_unsigned(),
             frame: self.kept.stack_of(&at, &mut self.addresses),

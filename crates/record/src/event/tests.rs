@@ -197,6 +197,7 @@ fn every_kind_comes_back() {
         What::Asleep {
             call: Some(SystemCall::FileControl),
             has_timeout: true,
+            has_short_timeout: true,
             continues: false,
             thread: u32::MAX,
             frame: (1 << 24) - 1,
@@ -204,6 +205,7 @@ fn every_kind_comes_back() {
         What::Asleep {
             call: Some(SystemCall::Other),
             has_timeout: false,
+            has_short_timeout: false,
             continues: true,
             thread: 1,
             frame: 0,

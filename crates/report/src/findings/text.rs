@@ -161,6 +161,37 @@ fn not_measured(processes: &[Process]) -> &'static str {
     }
 }
 
+/// Returns why kernels are missing although they were asked for, and what to do, as the end of a sentence. Returns `None`
+/// if no process was asked for kernels, so that the option `--kernels` helps, or if kernels were recorded.
+fn kernels_not_recorded(processes: &[Process]) -> Option<&'static str> {
+    let mut asked = processes.iter().filter(|one| one.asked_for_kernels());
+    asked.clone().next()?;
+    let is_cut = |one: &Process| one.windows.last().is_some_and(|window| window.cut);
+    if has_kernels(processes) {
+        None
+    } else if asked.clone().any(Process::lacks_kernel_window) {
+        Some(
+            "which were asked for, and are recorded in windows: none opened before the program ended; run it for longer, or \
+             with --window N-M --kernels",
+        )
+    } else if asked.any(is_cut) {
+        Some(
+            "which were asked for, and are recorded in the last iterations of a window: the program ended before them; run it \
+             for longer, or with --window N-M --kernels",
+        )
+    } else {
+        Some("which were asked for, and could not be recorded: a line of the log says why")
+    }
+}
+
+/// Returns true if kernels were recorded in at least one iteration of a process.
+fn has_kernels(processes: &[Process]) -> bool {
+    let mut windows = processes
+        .iter()
+        .filter_map(|one| one.kernels.window.as_ref());
+    windows.any(|window| window.iterations > 0)
+}
+
 /// Adds the findings that hold to the text, in the order of `findings`, and the data that
 /// are missing for unknown findings.
 pub fn findings(findings: &[Finding], processes: &[Process], lines: &mut Lines) {
@@ -209,8 +240,17 @@ pub fn findings(findings: &[Finding], processes: &[Process], lines: &mut Lines) 
     if more > 0 {
         lines.add(format_args!("  and {more} more (--full has them)"));
     }
+    not_known(findings, processes, lines);
+}
+
+/// Adds the data that are missing for unknown findings, and the options that record them.
+fn not_known(findings: &[Finding], processes: &[Process], lines: &mut Lines) {
+    let is_foreign = findings.iter().any(|finding| finding.is_foreign);
+    let unknown = findings
+        .iter()
+        .filter(|finding| finding.verdict == Verdict::Unknown);
     let mut needed: Vec<&str> = Vec::new();
-    for finding in are(Verdict::Unknown) {
+    for finding in unknown {
         let needs = finding.needs;
         if !needs.is_empty() && !needed.contains(&needs) {
             needed.push(needs);
@@ -229,6 +269,16 @@ pub fn findings(findings: &[Finding], processes: &[Process], lines: &mut Lines) 
             lines.text(&format!("only tllmprof run records {options}"), INDENT);
         }
         needed.retain(|needs| !by_run.contains(needs));
+    }
+    if !is_foreign && needed.contains(&KERNELS) {
+        let missing = kernels_not_recorded(processes);
+        if let Some(why) = missing {
+            lines.text(&format!("not known without kernels, {why}"), INDENT);
+        }
+        // If there are kernels, the findings lack something else.
+        if missing.is_some() || has_kernels(processes) {
+            needed.retain(|needs| *needs != KERNELS);
+        }
     }
     // List command-line options before other missing data.
     needed.sort_by_key(|needs| !needs.starts_with('-'));

@@ -195,10 +195,10 @@ fn measured(process: &Process, sum: &Sum, lines: &mut Lines) {
         let held = held.iter().filter(|(data, _)| !origin.lacks(*data));
         parts.extend(held.map(|(_, what)| (*what).to_owned()));
     } else if let Some(kernels) = &process.kernels.window {
-        parts.push(format!(
-            "kernels in {} of {} iterations",
-            kernels.iterations, sum.iterations
-        ));
+        parts.push(match kernels.iterations {
+            0 => "no kernels (no iteration had all its kernels recorded)".to_owned(),
+            some => format!("kernels in {some} of {} iterations", sum.iterations),
+        });
     }
     if sum.gpu_from != GpuFrom::Kernels && sum.gpu.is_some() {
         let of = of_some(sum.gpu_iterations, sum.iterations);

@@ -35,7 +35,7 @@ pub(crate) fn one(stacks: &Stacks, lines: &mut Lines) {
             format!("{} in {name}", Share(one.share))
         }));
     } else {
-        said.push(format!("functions are distinguished from {ENOUGH} on"));
+        said.push(too_few());
     }
     lines.wrapped("stacks: ", &said, LINES);
 }
@@ -73,8 +73,13 @@ pub(crate) fn several<'a>(
     lines.blank();
     lines.wrapped(&heading, &said.collect::<Vec<_>>(), MAX_LINES_OF_RANKS);
     if !sampled().all(|(stacks, _)| stacks.counts.enough()) {
-        lines.add(format_args!("functions are distinguished from {ENOUGH} on"));
+        lines.add(format_args!("{}", too_few()));
     }
+}
+
+/// Returns the reason why no functions are named.
+fn too_few() -> String {
+    format!("too few samples to name functions ({ENOUGH} are needed)")
 }
 
 /// Returns words for the number of samples and the rates at which they were taken. Samples of

@@ -201,6 +201,7 @@ impl LoopServer {
             let what = What::Asleep {
                 call: Some(call),
                 has_timeout: false,
+                has_short_timeout: false,
                 continues: false,
                 thread,
                 frame: native,

@@ -295,7 +295,7 @@ fn few_samples_distinguish_no_functions() {
     assert_eq!(process.ledger.host, without.ledger.host);
     assert_eq!(without.stacks.counts.samples, 0);
     let report = Report::new(vec![process]);
-    let line = "stacks: 199 samples at 99 Hz (1000 Hz asked for),\n      functions are distinguished from 200 on\n";
+    let line = "stacks: 199 samples at 99 Hz (1000 Hz asked for),\n      too few samples to name functions (200 are needed)\n";
     let text = report.text();
     assert!(text.contains(line), "{text}");
     let found = &report.findings[0];
@@ -449,6 +449,7 @@ fn sleeps_are_named_by_their_functions_and_native_stacks_divide_what_ran() {
             let what = What::Asleep {
                 call: Some(call),
                 has_timeout: false,
+                has_short_timeout: false,
                 continues: false,
                 thread: MAIN,
                 frame: 22,

@@ -10,7 +10,7 @@ use tllmprof_steps::window::Point;
 use super::{MADE, Orders, Process, begins, call, calls, decodes, passes, runs_named};
 use crate::live::{self, WindowRequest};
 use crate::state::STATE;
-use crate::{activity, by_name, slot};
+use crate::{LostData, activity, by_name, slot};
 
 const RECORD: Orders = Orders {
     wants_record: true,
@@ -33,6 +33,20 @@ fn a_launch_opens_and_closes_the_window_exactly() {
     assert_eq!(
         process.exit(),
         "window 5-9 captured: 40 iterations by cudaGraphLaunch"
+    );
+}
+
+#[test]
+fn the_last_line_says_what_the_record_lacks() {
+    let process = Process::new("TLLMPROF_START_STOP=5-9 TLLMPROF_STEP=cudaGraphLaunch");
+    (0..40).for_each(|_| call(GraphLaunch));
+    MADE.orders().lost = Some(LostData {
+        iterations: 1,
+        events: 1200,
+    });
+    assert_eq!(
+        process.exit(),
+        "window 5-9 captured: 40 iterations by cudaGraphLaunch; the record ended early and lacks 1 iteration, 1200 events"
     );
 }
 

@@ -64,6 +64,8 @@ pub(super) struct SampledWait {
     pub sleep: u32,
     /// Indexes in the list of samples.
     pub samples: Vec<usize>,
+    /// True if the thread woke during the wait, gave no work to the GPU, and waited again.
+    pub is_repeated: bool,
 }
 
 /// The activity of a task at the time when a waiting thread was sampled.

@@ -9,6 +9,7 @@ mod gil;
 mod location;
 mod loops;
 mod native;
+mod polls;
 mod producers;
 mod sleep;
 mod sleeps;
@@ -155,6 +156,7 @@ impl RawStacks {
             What::Asleep {
                 call,
                 has_timeout,
+                has_short_timeout,
                 continues,
                 thread,
                 frame,
@@ -165,6 +167,7 @@ impl RawStacks {
                 let asleep = Asleep {
                     call,
                     has_timeout,
+                    has_short_timeout,
                     native: frame,
                     python: 0,
                 };
@@ -244,6 +247,7 @@ impl RawStacks {
         let producers = Producers {
             meanwhile: &self.meanwhile,
             waits: &self.samples.iter().map(of_sample).collect::<Vec<_>>(),
+            workers: &self.workers,
             facts,
             strings,
         };

@@ -17,6 +17,9 @@ use crate::events::facts::{Facts, name};
 /// without names, as `MODULE+0xOFFSET`.
 const MAX_MODULES: usize = 64;
 
+/// The name of all functions of tllmprof's own library, which ships without symbols.
+const RECORDER: &str = "tllmprof's recorder";
+
 /// The symbols of the modules that were read so far.
 #[derive(Debug, Default)]
 pub(crate) struct Modules {
@@ -62,6 +65,13 @@ impl Modules {
             Origin::Program if is_of_language(&name) => Origin::Runtime,
             origin => origin,
         };
+        if origin == Origin::Recorder && found.is_none() {
+            return Function {
+                name: RECORDER.to_owned(),
+                label: RECORDER.to_owned(),
+                origin,
+            };
+        }
         Function {
             name,
             label,
@@ -250,6 +260,16 @@ mod tests {
             ("step", false),
         ] {
             assert_eq!(is_in_program(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_recorders_functions_without_symbols_have_one_name() {
+        let mut modules = Modules::new(&Facts::default());
+        for offset in ["0x20", "0x3000"] {
+            let function = modules.function(&format!("/opt/libtllmprof.so+{offset}"));
+            assert_eq!(function.label, "tllmprof's recorder");
+            assert_eq!(function.origin, Origin::Recorder);
         }
     }
 

@@ -13,7 +13,9 @@ use super::causes::{
 use super::frames::Frames;
 use super::function::Origin;
 use super::location::Location;
+use super::polls::Polls;
 use super::sleep::{ProducerShare, Sleep, SleepKind};
+use super::workers::Workers;
 use crate::events::facts::{Facts, name};
 
 /// Maximum time in nanoseconds between a sample of a waiting thread and a sample of another thread, for the second
@@ -99,6 +101,7 @@ pub(super) struct Producers<'a> {
     pub meanwhile: &'a HashMap<u64, Vec<Meanwhile>>,
     /// The data for each sample, in the order of the samples.
     pub waits: &'a [WaitSample],
+    pub workers: &'a Workers,
     pub facts: &'a Facts,
     pub strings: &'a Strings,
 }
@@ -134,7 +137,8 @@ impl Producers<'_> {
     /// Finds the samples in which a thread waits for a task of the program, or for input from outside, and replaces the
     /// sleeps of these samples by sleeps whose texts name the cause.
     pub(super) fn name_waits(&self, samples: &mut [StackSample], frames: &mut Frames) {
-        if self.meanwhile.is_empty() {
+        let polls = |sleep: &Sleep| sleep.kind == SleepKind::Poll;
+        if self.meanwhile.is_empty() && !frames.sleeps.iter().any(polls) {
             return;
         }
         let names = TaskNames::collect(self.meanwhile, self.strings);
@@ -153,6 +157,7 @@ impl Producers<'_> {
         };
         let mut found: HashMap<(u32, TaskKey), Produced> = HashMap::new();
         let mut outside: HashMap<(u32, u32), OutsideWaits> = HashMap::new();
+        let mut polls = Polls::default();
         for wait in &waits {
             match causes.cause(wait) {
                 WaitCause::Task(key) => {
@@ -163,7 +168,7 @@ impl Producers<'_> {
                     let known = outside.entry((wait.sleep, thread)).or_default();
                     known.add(wait, thread, &tasks);
                 }
-                WaitCause::Unknown => (),
+                WaitCause::Unknown => polls.add(wait),
             }
         }
         let mut found: Vec<_> = found.into_iter().collect();
@@ -185,6 +190,9 @@ impl Producers<'_> {
                 replace(sleep, &found.waits, samples, frames);
             }
         }
+        for (sleep, waits) in polls.for_work(frames) {
+            replace(sleep, &waits, samples, frames);
+        }
     }
 
     /// Returns the waits of which a task may be the cause: waits for work, and waits of unknown kind.
@@ -201,19 +209,43 @@ impl Producers<'_> {
             });
             let now = sleep.map(|sleep| (sample.thread, sleep));
             if let Some((thread, sleep)) = now {
-                let is_same = last == now && self.waits.get(index).is_some_and(|it| it.continues);
+                let continues = self.waits.get(index).is_some_and(|it| it.continues);
+                let is_again = || self.is_again(sleep, waits.last(), sample, samples, frames);
+                let is_repeated = last == now && !continues && is_again();
+                let is_same = last == now && (continues || is_repeated);
                 match waits.last_mut().filter(|_| is_same) {
-                    Some(wait) => wait.samples.push(index),
+                    Some(wait) => {
+                        wait.samples.push(index);
+                        wait.is_repeated |= is_repeated;
+                    }
                     None => waits.push(SampledWait {
                         thread,
                         sleep,
                         samples: vec![index],
+                        is_repeated: false,
                     }),
                 }
             }
             last = now;
         }
         waits
+    }
+
+    /// Returns true if `sample` is in a wait with a short time limit, and the thread has given no work to the GPU since
+    /// the wait `before`, which is in the same sleep. The thread then found no work, and waits again.
+    fn is_again(
+        &self,
+        sleep: u32,
+        before: Option<&SampledWait>,
+        sample: &StackSample,
+        samples: &[StackSample],
+        frames: &Frames,
+    ) -> bool {
+        let sleep = frames.sleeps.get(sleep as usize);
+        let before = before.and_then(|wait| samples.get(*wait.samples.last()?));
+        sleep.is_some_and(|sleep| sleep.kind == SleepKind::Poll)
+            && before
+                .is_some_and(|before| self.workers.gave_none(sample.thread, before.at, sample.at))
     }
 
     /// Returns the tasks that were observed at a sample of a wait.
@@ -264,7 +296,7 @@ impl Producers<'_> {
         let call = self.waits.get(own).and_then(|sample| sample.call);
         match sleep.map(|sleep| sleep.kind) {
             Some(kind @ (Kind::Sleep | Kind::File | Kind::Lock)) => TaskActivity::Asleep(kind),
-            Some(Kind::Work | Kind::Other) => call
+            Some(Kind::Work | Kind::Poll | Kind::Other) => call
                 .filter(|call| is_outside(*call))
                 .map_or(TaskActivity::Waits, TaskActivity::Outside),
             Some(Kind::Called | Kind::Gpu | Kind::Child) => TaskActivity::Waits,
@@ -307,8 +339,7 @@ impl Producers<'_> {
 
     /// Returns the sleep that replaces `wait` in the samples of waits for input from outside the program. The text of
     /// this sleep names the cause. `thread` is the thread that passes the input on. Returns `None` if the wait may be
-    /// for something other than input. Also returns `None` if the kind of the wait is already more specific than
-    /// [`SleepKind::Other`].
+    /// for something other than input, or if it has no time limit: such waits count as waits for work already.
     fn outside(
         &self,
         wait: &Sleep,
@@ -318,7 +349,7 @@ impl Producers<'_> {
         let cause = &wait.cause;
         let is_no_input =
             cause.ends_with(UNNAMED_WAIT) || NO_INPUT.iter().any(|name| cause.ends_with(name));
-        if wait.kind != SleepKind::Other || is_no_input {
+        if !matches!(wait.kind, SleepKind::Other | SleepKind::Poll) || is_no_input {
             return None;
         }
         let who = self.who(&TaskKey::Thread(thread), names);
@@ -346,7 +377,7 @@ impl Producers<'_> {
         let (does, location) = produced.does(key, samples, frames);
         // A futex wait of unknown kind may be a wait for input, or for a lock or a semaphore that another thread holds.
         // The stack does not show which of them it is, so the wait does not count as a wait for input.
-        let may_be_lock = wait.kind == SleepKind::Other
+        let may_be_lock = matches!(wait.kind, SleepKind::Other | SleepKind::Poll)
             && matches!(key, TaskKey::Thread(_))
             && wait.cause.ends_with(UNNAMED_WAIT);
         Sleep {
@@ -454,7 +485,8 @@ fn uses_pipe(frame: u32, frames: &Frames) -> bool {
 
 /// Returns true for waits that another thread or a child process may end.
 const fn is_for_others(kind: SleepKind) -> bool {
-    matches!(kind, SleepKind::Work | SleepKind::Called | SleepKind::Other)
+    use SleepKind::{Called, Other, Poll, Work};
+    matches!(kind, Work | Called | Poll | Other)
 }
 
 /// Returns the index of the sample of a thread that is nearest to the time `at`; `None` if that sample is more than

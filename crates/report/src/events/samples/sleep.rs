@@ -12,6 +12,9 @@ pub enum SleepKind {
     /// The thread waits, without a time limit, for an event such as new work. Such a wait is not a
     /// problem in itself.
     Work,
+    /// The thread waits for an event such as new work, with a time limit of at most a quarter of a second from the
+    /// sample on. If it does so again and again, it waits for work (see [`polls`](super::polls)).
+    Poll,
     /// The thread waits, without a time limit, for other threads in native code that a Python function called, such as
     /// a compiler or a transfer. The function has called something that takes time, so this is no wait for new work.
     Called,
@@ -106,6 +109,15 @@ impl Sleep {
         }
     }
 
+    /// Returns the wait for work that this wait is, if the thread repeats it until there is work.
+    pub(super) fn for_work(&self) -> Self {
+        Self {
+            kind: SleepKind::Work,
+            cause: self.cause_for("work"),
+            ..self.clone()
+        }
+    }
+
     /// Adds the names of the programs for whose end the thread waits.
     pub(super) fn name_children(&mut self, names: &[String]) {
         if let Some(place) = self.cause.strip_prefix(FOR_CHILD) {
@@ -130,7 +142,8 @@ impl Sleep {
 pub(super) const FOR_WORK: &str = "waiting for work";
 /// Beginning of the text for the cause of a wait for the end of a child process.
 pub(super) const FOR_CHILD: &str = "waiting for a child process";
-/// Beginning of the text for the cause of a wait of the kind [`SleepKind::Other`] or [`SleepKind::Called`].
+/// Beginning of the text for the cause of a wait of the kind [`SleepKind::Other`], [`SleepKind::Poll`] or
+/// [`SleepKind::Called`].
 pub(super) const BLOCKED: &str = "blocked";
 /// Beginning of the text for the cause of a wait for another thread that gives work to the GPU.
 const FOR_WORKER: &str = "waiting for another thread, which launches work,";

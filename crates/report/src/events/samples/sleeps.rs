@@ -13,6 +13,8 @@ use super::sleep::{BLOCKED, FOR_CHILD, FOR_WORK, Sleep, SleepKind};
 pub(crate) struct Asleep {
     pub call: Option<SystemCall>,
     pub has_timeout: bool,
+    /// True if the time limit is short (see [`SleepKind::Poll`]).
+    pub has_short_timeout: bool,
     /// ID of the innermost frame of the thread's native stack; 0 if that stack is missing.
     pub native: u32,
     pub python: u32,
@@ -103,7 +105,7 @@ impl<'a> Stacks<'a> {
             SleepKind::Sleep => "asleep",
             SleepKind::File => "waiting for a file",
             SleepKind::Gpu => "waiting for the GPU",
-            SleepKind::Called | SleepKind::Other => BLOCKED,
+            SleepKind::Called | SleepKind::Poll | SleepKind::Other => BLOCKED,
         };
         let place = self.place();
         Sleep {
@@ -148,9 +150,10 @@ impl<'a> Stacks<'a> {
         if self.inner.iter().any(|it| it.origin == Origin::Driver) {
             return (SleepKind::Gpu, call.name().to_owned());
         }
-        let ends_by_event = match asleep.has_timeout {
-            true => SleepKind::Other,
-            false => SleepKind::Work,
+        let ends_by_event = match (asleep.has_timeout, asleep.has_short_timeout) {
+            (false, _) => SleepKind::Work,
+            (true, true) => SleepKind::Poll,
+            (true, false) => SleepKind::Other,
         };
         if let Some(kind) = SleepKind::of_call(call) {
             return (kind, name());
@@ -187,6 +190,7 @@ impl<'a> Stacks<'a> {
         // does not wait for new work, but for the end of what it called.
         let ends_by_event = match ends_by_event {
             SleepKind::Work if asleep.python != 0 => SleepKind::Called,
+            SleepKind::Poll if asleep.python != 0 => SleepKind::Other,
             kind => kind,
         };
         let is_abseil = self.calls_part("absl::", "Wait") || self.calls_part("Absl", "Wait");
@@ -351,6 +355,7 @@ mod tests {
         let asleep = Asleep {
             call: Some(call),
             has_timeout,
+            has_short_timeout: false,
             native: 1,
             python: u32::from(!python.is_empty()),
         };

@@ -57,11 +57,26 @@ impl Workers {
         others.any(|(_, spans)| spans::contain(spans, at))
     }
 
+    /// Returns true if a thread, which gives work to the GPU at other times, gave it none from `start` to `end`. Times are
+    /// in nanoseconds.
+    pub(super) fn gave_none(&self, thread: u32, start: u64, end: u64) -> bool {
+        if self.count == MAX_SPANS {
+            return false;
+        }
+        let own = self.spans.iter().find(|(known, _)| *known == thread);
+        own.is_some_and(|(_, spans)| {
+            let first = spans.partition_point(|span| span.end <= start);
+            spans.get(first).is_none_or(|span| span.start >= end)
+        })
+    }
+
     /// Finds the sleeps in which a thread waits for another thread that gives work to the GPU, and sets their kind to
     /// [`SleepKind::Worker`]. `samples` contains the samples of all threads.
     pub(super) fn name_waits(&self, samples: &[StackSample], sleeps: &mut [Sleep]) {
-        let may_be_for_worker =
-            |sleep: &Sleep| matches!(sleep.kind, SleepKind::Work | SleepKind::Called);
+        let may_be_for_worker = |sleep: &Sleep| {
+            use SleepKind::{Called, Poll, Work};
+            matches!(sleep.kind, Work | Called | Poll)
+        };
         if self.spans.len() < 2 || !sleeps.iter().any(may_be_for_worker) {
             return;
         }

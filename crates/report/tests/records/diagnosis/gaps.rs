@@ -129,7 +129,14 @@ fn what_to_do_depends_on_what_was_asked_for() {
     for (made, wanted) in [
         (quiet, run_with),
         (refused, run_with),
-        (asked, "kernels were asked for, and the record has none"),
+        (
+            asked.clone(),
+            "kernels were asked for, and the record has none",
+        ),
+        (
+            asked,
+            "not known without kernels, which were asked for, and could not be recorded",
+        ),
         (
             without_times,
             "the kernels that were recorded have no times",

@@ -1,6 +1,7 @@
 //! Tests with a thread that waits in each of its steps, and other tasks.
 
 use super::*;
+use crate::events::spans::Span;
 use tllmprof_record::ThreadState;
 
 const MAIN: u32 = 7;
@@ -187,6 +188,7 @@ fn divided_by(
     let producers = Producers {
         meanwhile: &tasks,
         waits: &waits,
+        workers: &Workers::default(),
         facts: &Facts::default(),
         strings: &Strings::default(),
     };
@@ -440,4 +442,71 @@ fn a_thread_has_its_latest_name() {
     ]);
     let names = TaskNames::collect(&tasks, &strings);
     assert_eq!(names.threads[&OTHER], (20, 2));
+}
+
+/// Returns the causes of the sleeps of `MAIN` if it waits with a short time limit in the second half of each step. It
+/// gives work to the GPU once a step, and also after each wait in the steps for which `has_work` returns true. If
+/// `is_fed`, another thread runs before the first wait of a step, and otherwise sleeps.
+fn polled(has_work: impl Fn(u64) -> bool, is_fed: bool) -> Vec<String> {
+    let mut workers = Workers::default();
+    let (mut samples, mut others) = (Vec::new(), Vec::new());
+    let mut tasks = HashMap::new();
+    for step in 0..STEPS {
+        for order in 0..10 {
+            let at = (step * 20 + order * 2) * MS;
+            let is_wait = order >= 5;
+            samples.push(sample(MAIN, at, is_wait.then_some(0), !is_wait));
+            if order == 4 || (is_wait && has_work(step)) {
+                let start = at + MS;
+                let end = start + 1000;
+                workers.add(MAIN, Span { start, end });
+            }
+            if is_wait && is_fed {
+                others.push(sample(OTHER, at + 1000, Some(1), false));
+                let feeds = asleep(SleepKind::Sleep, order == 5);
+                tasks.insert(at, vec![meanwhile((Task::Thread, OTHER, feeds))]);
+            }
+        }
+    }
+    samples.extend(others);
+    let wait = WaitSample {
+        continues: false,
+        call: Some(SystemCall::EpollWait),
+    };
+    let mut frames = Frames::default();
+    frames.sleeps = sleeps(SleepKind::Poll, "epoll_wait");
+    let producers = Producers {
+        meanwhile: &tasks,
+        waits: &vec![wait; samples.len()],
+        workers: &workers,
+        facts: &Facts::default(),
+        strings: &Strings::default(),
+    };
+    producers.name_waits(&mut samples, &mut frames);
+    let own = samples.iter().filter(|sample| sample.thread == MAIN);
+    let mut sleeps: Vec<_> = own.filter_map(|sample| sample.sleep).collect();
+    sleeps.dedup();
+    let causes = sleeps.into_iter();
+    let causes = causes.map(|sleep| frames.sleeps[sleep as usize].cause.clone());
+    causes.collect()
+}
+
+#[test]
+fn short_waits_again_and_again_without_work_between_them_are_for_work() {
+    let polls = polled(|_| false, false);
+    assert_eq!(polls, ["waiting for work in take: epoll_wait"]);
+    // Work follows each wait, so the time limit may be what holds the work up.
+    let holds_up = polled(|_| true, false);
+    assert_eq!(holds_up, ["blocked in take: epoll_wait"]);
+    // The waits that work ended are like the others if most waits are repeated.
+    assert_eq!(polled(|step| step % 4 == 0, false), polls);
+    assert_eq!(polled(|step| step % 4 != 0, false), holds_up);
+}
+
+#[test]
+fn short_waits_until_another_thread_has_run_are_for_that_thread() {
+    assert_eq!(
+        polled(|_| false, true),
+        ["waiting for another thread (asleep) in take: epoll_wait"]
+    );
 }
