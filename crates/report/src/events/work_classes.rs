@@ -20,6 +20,11 @@ const MAX_GAP_LAUNCHES: u32 = 2;
 /// represent the class.
 const MAX_LAUNCH_DIFFERENCE: f64 = 0.1;
 
+/// Minimum ratio of the median duration of a class's iterations with recorded kernels to that of its iterations without.
+/// Recording kernels makes iterations longer. Shorter ones do something else: for example, they only launch work, while
+/// the GPU has room for more, and the others wait until the GPU has room.
+const MIN_DURATION_RATIO: f64 = 0.75;
+
 /// Inverse of the share of iterations that is ignored at each end of the list of iterations sorted by number of
 /// launches: with 20, the first twentieth and the last twentieth are ignored.
 const ODD_ONE_IN: usize = 20;
@@ -48,7 +53,8 @@ struct WorkClass {
     /// Total time of the iterations without recorded kernels.
     all: u64,
     /// True if the class's iterations with and without recorded kernels have similar mean numbers of launches (see
-    /// [`MAX_LAUNCH_DIFFERENCE`]). Then they are assumed to do the same work.
+    /// [`MAX_LAUNCH_DIFFERENCE`]), and those with kernels are not much shorter (see [`MIN_DURATION_RATIO`]). Then they
+    /// are assumed to do the same work.
     is_known: bool,
 }
 
@@ -119,8 +125,11 @@ impl WorkClass {
     fn new(all: &[&Iteration]) -> Self {
         let mut sum = Self::default();
         let mut launches = [Vec::new(), Vec::new()];
+        let mut durations = [Vec::new(), Vec::new()];
         for one in all {
-            launches[usize::from(one.gpu_busy.is_some())].push(u64::from(one.launches));
+            let is_measured = usize::from(one.gpu_busy.is_some());
+            launches[is_measured].push(u64::from(one.launches));
+            durations[is_measured].push(one.busy());
             match one.gpu_busy {
                 Some(busy) => {
                     sum.measured += 1;
@@ -134,15 +143,23 @@ impl WorkClass {
             }
         }
         let [others, measured] = launches.map(|all| usual(&all));
+        let [plain, slowed] = durations.map(median);
+        let is_long_enough = slowed as f64 >= MIN_DURATION_RATIO * plain as f64;
         sum.is_known = match (measured, others) {
             (Some(with), Some(without)) => {
                 let apart = (with - without).abs();
-                apart <= MAX_LAUNCH_DIFFERENCE * with.max(without)
+                apart <= MAX_LAUNCH_DIFFERENCE * with.max(without) && is_long_enough
             }
             _ => false,
         };
         sum
     }
+}
+
+/// Returns the median of some durations; 0 if there are none.
+fn median(mut all: Vec<u64>) -> u64 {
+    all.sort_unstable();
+    all.get(all.len() / 2).copied().unwrap_or(0)
 }
 
 /// Returns the mean of sorted numbers, without the smallest and the largest numbers; `None` if there are no numbers.

@@ -10,7 +10,7 @@ use tllmprof_record::Strings;
 use super::claim::Claim;
 use super::difference::Difference;
 use super::differences::{SideSums, differences};
-use super::host::{GroupedIteration, IdleFit, Sums};
+use super::host::{GroupedIteration, Sums};
 use super::keys::{ActivityKey, HostCause, NameSources};
 use super::split::CausePart;
 use super::times::Times;
@@ -289,22 +289,18 @@ impl Groups {
     }
 
     /// Applies the GPU idle times of iterations with recorded kernels to other iterations that do the same work. In each
-    /// class of iterations, the idle times add up to the time in which the GPU does not run that work. Must be called
-    /// only if recorded kernels represent most iterations (see `Sum::is_alike`).
+    /// class of iterations, the idle times add up to at most the time in which the GPU does not run that work. Must be
+    /// called only if recorded kernels represent most iterations (see `Sum::is_alike`).
     pub(crate) fn project(&mut self, sums: &mut Sums, named: NameSources<'_>) {
         let plain = self.known_by_kernels(self.chosen(None, |group| !group.taken));
         if plain.is_empty() || self.basis != Basis::Kernels {
             return;
         }
         self.basis = Basis::Projected;
-        let fits = |spent| match named.claim(spent) {
-            Claim::Wait | Claim::Read => IdleFit::First,
-            Claim::Requests => IdleFit::Last,
-            _ => IdleFit::Second,
-        };
+        let is_request = |spent| named.claim(spent) == Claim::Requests;
         for (measured, alike) in self.by_work(&plain) {
             let idle = self.sum(&alike).took - self.projected_busy(&measured, &alike);
-            sums.project(&measured, &alike, idle, fits);
+            sums.project(&measured, &alike, idle, is_request);
         }
     }
 

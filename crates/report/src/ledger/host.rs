@@ -62,17 +62,6 @@ pub(crate) struct Sums {
     count: usize,
 }
 
-/// The order in which estimated idle times of the GPU are changed so that they add up to a known time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum IdleFit {
-    /// Waits for the GPU. The host is in them until the GPU has ended its work, so how long the GPU works meanwhile
-    /// depends on how much of its work ran before.
-    First,
-    Second,
-    /// Waits for requests, in which the GPU is usually idle.
-    Last,
-}
-
 /// The host's time in one group of iterations, by cause.
 #[derive(Clone, Debug, Default)]
 struct GroupTimes {
@@ -312,14 +301,15 @@ impl Sums {
     }
 
     /// Estimates the GPU's idle time for `groups`, in which it was not measured. For each cause, the share of idle time
-    /// is first assumed to be the same as in the `measured` groups. Then the idle times are changed so that they add up
-    /// to `idle`, in nanoseconds. `fits` returns the step in which a cause's idle time is changed.
+    /// is first assumed to be the same as in the `measured` groups. Then the idle times are reduced so that they add up
+    /// to at most `idle`, in nanoseconds. `is_request` returns true for waits for requests: the GPU is usually idle in
+    /// them, so their idle time is reduced last.
     pub(crate) fn project(
         &mut self,
         measured: &[usize],
         groups: &[usize],
         idle: u64,
-        fits: impl Fn(HostCause) -> IdleFit,
+        is_request: impl Fn(HostCause) -> bool,
     ) {
         let (mut known, mut all) = (HashMap::<HostCause, Times>::new(), Times::default());
         for group in measured.iter().filter_map(|group| self.groups.get(*group)) {
@@ -333,7 +323,7 @@ impl Sums {
         let of_groups = self.groups.iter_mut().enumerate();
         let of_groups = of_groups.filter(|(at, _)| is_one(at));
         let mut unknown = Vec::new();
-        let mut found: Vec<(IdleFit, &mut Times)> = Vec::new();
+        let mut found: Vec<(bool, &mut Times)> = Vec::new();
         for (_, GroupTimes { times, total, .. }) in of_groups {
             let spent: u64 = times.values().map(|times| times.all).sum();
             let left = total.all.saturating_sub(spent);
@@ -347,10 +337,10 @@ impl Sums {
             for (spent, times) in times {
                 let of = known.get(spent).filter(|of| of.all > 0).unwrap_or(&all);
                 times.idle = part(times.all, of.idle, of.all);
-                found.push((fits(*spent), times));
+                found.push((is_request(*spent), times));
             }
         }
-        found.extend(unknown.iter_mut().map(|left| (IdleFit::Second, left)));
+        found.extend(unknown.iter_mut().map(|left| (false, left)));
         fit_idle(found, idle);
         let ones = (0..self.groups.len()).filter(is_one);
         for (at, left) in ones.zip(unknown) {
@@ -427,30 +417,23 @@ impl Sums {
     }
 }
 
-/// Changes estimated idle times of the GPU so that they add up to `idle`, in nanoseconds, as far as the times of the
-/// host permit. The idle times of each step (see [`IdleFit`]) grow or shrink in equal parts of what is possible.
-fn fit_idle(mut times: Vec<(IdleFit, &mut Times)>, idle: u64) {
-    for step in [IdleFit::First, IdleFit::Second, IdleFit::Last] {
+/// Reduces estimated idle times of the GPU so that they add up to at most `idle`, in nanoseconds. They shrink in equal
+/// parts, those of waits for requests (the ones with true) only if that is not enough. They never grow: if the GPU is
+/// idle for longer than was estimated, it is not known in which activity of the host.
+fn fit_idle(mut times: Vec<(bool, &mut Times)>, idle: u64) {
+    for requests in [false, true] {
         let found: u64 = times.iter().map(|(_, times)| times.idle).sum();
-        let grows = found < idle;
-        let room = |times: &Times| match grows {
-            true => times.all.saturating_sub(times.idle),
-            false => times.idle,
-        };
-        let of_step = times.iter_mut().filter(|(fit, _)| *fit == step);
+        let of_step = times.iter_mut().filter(|(request, _)| *request == requests);
         let of_step: Vec<_> = of_step.map(|(_, times)| times).collect();
-        let all: u64 = of_step.iter().map(|times| room(times)).sum();
-        let change = found.abs_diff(idle).min(all);
-        // The rooms up to each time give the part of the change up to it, so that the parts add up to the change.
+        let all: u64 = of_step.iter().map(|times| times.idle).sum();
+        let change = found.saturating_sub(idle).min(all);
+        // The sums up to each time give the part of the change up to it, so that the parts add up to the change.
         let (mut until, mut changed) = (0, 0);
         for times in of_step {
-            until += room(times);
+            until += times.idle;
             let own = part(change, until, all) - changed;
             changed += own;
-            match grows {
-                true => times.idle += own,
-                false => times.idle -= own,
-            }
+            times.idle -= own;
         }
     }
 }

@@ -398,7 +398,7 @@ impl TwoParts {
 }
 
 #[test]
-fn idle_time_in_waits_agrees_with_the_busy_time_of_the_part_with_kernels() {
+fn idle_and_busy_time_of_the_part_without_kernels_add_up() {
     // In each iteration the GPU works for 600 us. Recording kernels makes the host's code longer, so that the GPU's work
     // is done in the wait there, and the wait is as long. In the other part, the code takes 100 us and the wait 650 us,
     // so that the GPU is idle for 50 us in it.
@@ -427,10 +427,10 @@ fn idle_time_in_waits_agrees_with_the_busy_time_of_the_part_with_kernels() {
     };
     // The GPU works for at most the time of an iteration. One kind of iterations does not make up for the other.
     assert_eq!(of("busy: "), 60 * 600 + 20 * 400);
-    // The code before the first launch has no counterpart in the other part, so its idle time is a rougher estimate.
-    let in_waits = of("idle: waiting for the GPU");
-    assert!(in_waits.abs_diff(60 * 50) < 100, "{in_waits}");
-    assert_eq!(of("idle: unknown"), 0);
+    // The record does not show in which activity of the host the rest of the time without GPU work lies.
+    let known: u64 = of("idle: ") - of("idle: unknown");
+    assert!(known <= 60 * 150, "{known}");
+    assert_eq!(of("idle: "), 60 * 150);
     let busy = of("busy: ") as f64 / (all as f64 / 1000.0);
     assert!(
         (process.gpu.share.unwrap() - busy).abs() < 1e-9,
