@@ -166,7 +166,10 @@ fn not_measured(processes: &[Process]) -> &'static str {
 fn kernels_not_recorded(processes: &[Process]) -> Option<&'static str> {
     let mut asked = processes.iter().filter(|one| one.asked_for_kernels());
     asked.clone().next()?;
-    let is_cut = |one: &Process| one.windows.last().is_some_and(|window| window.cut);
+    let is_cut = |one: &Process| {
+        let last = one.windows.last();
+        last.is_some_and(|window| window.cut || window.iterations.last().is_some_and(|it| it.cut))
+    };
     if has_kernels(processes) {
         None
     } else if asked.clone().any(Process::lacks_kernel_window) {

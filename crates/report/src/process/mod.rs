@@ -157,9 +157,12 @@ impl Process {
         settings.any(|setting| setting.starts_with("TLLMPROF_KERNELS=") && !setting.ends_with("=0"))
     }
 
-    /// Returns true if the user asked for kernels, but no window opened. Kernels are recorded only in windows.
+    /// Returns true if the user asked for kernels, but no window opened. Kernels are recorded only in windows, and not in
+    /// the iterations that the flight recorder kept.
     pub(crate) fn lacks_kernel_window(&self) -> bool {
-        let has_opened = self.record.windows_opened > 0 || self.windows.iter().any(|one| !one.past);
+        let past = self.windows.iter().filter(|one| one.past).count();
+        let has_opened =
+            self.record.windows_opened > past as u64 || self.windows.iter().any(|one| !one.past);
         self.asked_for_kernels() && !has_opened && self.facts.origin.is_own()
     }
 
