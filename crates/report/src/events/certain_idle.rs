@@ -64,7 +64,7 @@ enum StreamEffect {
 
 impl StreamEffect {
     /// Returns the effect of a function; `None` if it has no effect on the work in streams.
-    fn of(kind: CallKind, name: &str) -> Option<Self> {
+    fn find(kind: CallKind, name: &str) -> Option<Self> {
         use CallKind::{AsyncCopy, GraphLaunch, KernelLaunch};
         let purpose = kind_of(name);
         match (kind, purpose) {
@@ -91,7 +91,7 @@ impl StreamEffect {
 
 /// A stream, as far as a record distinguishes streams: its handle, and for a default stream also the thread that used
 /// the handle (0 for other streams).
-type Stream = (u64, u32);
+type StreamKey = (u64, u32);
 
 /// An event with an effect on the work in streams. Times are in ticks.
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +106,7 @@ struct StreamEvent {
 
 impl StreamEvent {
     /// Returns the stream that a call works on or waits for.
-    const fn stream(&self) -> Stream {
+    const fn stream(&self) -> StreamKey {
         match self.handle <= LAST_DEFAULT {
             true => (self.handle, self.thread),
             false => (self.handle, 0),
@@ -157,7 +157,7 @@ impl CertainIdle {
                 let effect = *self.rows.entry(row).or_insert_with(|| {
                     let call = facts.call(row);
                     call.map_or(Some(StreamEffect::DestroyContext), |(kind, name)| {
-                        StreamEffect::of(kind, name)
+                        StreamEffect::find(kind, name)
                     })
                 });
                 let Some(effect) = effect else { return };
@@ -199,7 +199,7 @@ impl CertainIdle {
         let gives =
             |event: &&StreamEvent| matches!(event.effect, StreamEffect::Work | StreamEffect::Read);
         let gives = self.events.iter().filter(gives);
-        let used: HashSet<Stream> = gives.map(StreamEvent::stream).collect();
+        let used: HashSet<StreamKey> = gives.map(StreamEvent::stream).collect();
         let events = self.events.iter().enumerate();
         let moments = events.flat_map(|(index, event)| event.moments(index));
         let mut moments: Vec<_> = moments.collect();
@@ -219,12 +219,12 @@ impl CertainIdle {
 /// The state of all streams, while the events are applied in the order of time. Times are in ticks.
 struct Streams<'a> {
     /// The streams to which any call of the record gives work.
-    used: &'a HashSet<Stream>,
+    used: &'a HashSet<StreamKey>,
     has_one_gpu: bool,
     /// True inside windows, until a context is destroyed.
     is_known: bool,
     /// For each stream that is not empty, the end of the last call that gave it work.
-    given: HashMap<Stream, u64>,
+    given: HashMap<StreamKey, u64>,
     /// The end of the last call that destroyed a stream while streams were not empty, if no wait for the context
     /// has followed.
     destroyed: Option<u64>,
@@ -236,7 +236,7 @@ struct Streams<'a> {
 }
 
 impl<'a> Streams<'a> {
-    fn new(used: &'a HashSet<Stream>, has_one_gpu: bool) -> Self {
+    fn new(used: &'a HashSet<StreamKey>, has_one_gpu: bool) -> Self {
         Self {
             used,
             has_one_gpu,
@@ -354,7 +354,7 @@ mod tests {
             (QUERY, CallKind::Wait, "cuStreamQuery"),
             (ALLOCATE, CallKind::Other, "cuMemAlloc_v2"),
         ] {
-            idle.rows.insert(row, StreamEffect::of(kind, name));
+            idle.rows.insert(row, StreamEffect::find(kind, name));
         }
         let edge = |edge| What::Window { edge, iteration: 0 };
         let mut take = |thread, event| idle.take(&RawFacts::default(), thread, &event);
