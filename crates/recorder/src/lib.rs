@@ -223,7 +223,7 @@ pub fn latest_left() -> u64 {
     flight::left()
 }
 
-/// What a record lacks that could not grow any more, because its disk was full or a limit was reached.
+/// The amount of data that a record lacks because it could not grow any more: its disk was full, or it reached a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LostData {
     /// Number of iterations inside windows.

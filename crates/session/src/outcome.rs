@@ -181,12 +181,12 @@ pub(crate) const fn counted(number: u64) -> (u64, &'static str) {
     (number, if number == 1 { "" } else { "s" })
 }
 
-/// What came of the windows that have closed.
+/// The result of the windows that have closed.
 #[derive(Clone, Copy)]
 pub(crate) struct Recorded {
     /// True if windows have closed, but no profiler or record is known to have captured them.
     pub is_unheard: bool,
-    /// What the record lacks because it could not grow any more.
+    /// The data that the record lacks because it could not grow any more.
     pub lost: Option<LostData>,
 }
 

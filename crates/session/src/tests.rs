@@ -55,7 +55,7 @@ struct Orders {
     wants_record: bool,
     /// True if creating the record fails.
     has_no_record: bool,
-    /// What the record lacks at the end because it could not grow.
+    /// The data that the record lacks at the end because it could not grow.
     lost: Option<LostData>,
     wants_calls: bool,
     /// A point in the sequence of iterations at which the fake sink (profilers and record) reports that something has

@@ -57,7 +57,7 @@ pub struct SessionFacts<'a> {
     pub is_span: bool,
 }
 
-/// What the record lacks because its disk was full, or because it reached a limit.
+/// The amount of data that the record lacks because its disk was full, or because it reached a limit.
 #[derive(Clone, Copy, Debug)]
 pub struct LostData {
     /// Number of iterations inside windows.

@@ -7,7 +7,7 @@ use tllmprof_platform::system::{SystemClock, nanoseconds};
 /// limit usually looks for new work, finds none, and waits again. A client that waits for an answer has a longer limit.
 const SHORT_NS: u64 = 250_000_000;
 
-/// Where the time limit of a system call is.
+/// The time limit of a system call, or the address of the time limit in the thread's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TimeLimit {
     None,
