@@ -37,6 +37,8 @@ def options(doc):
     parser.add_argument("--llama", metavar="DIR", help="llama.cpp's source, to be built and checked, too")
     parser.add_argument("--suites", metavar="DIR", help="other projects' own tests, too, which get-suites put into DIR; each "
                         "with and without the shim")
+    parser.add_argument("--by-run", action="store_true", help="start the tests of --suites by `tllmprof run` instead of with most of the "
+                        "library's features on")
     parser.add_argument("--engine", metavar="NAME", action="append", default=[], choices=ENGINES,
                         help="this inference engine, plain and with the shim, and nothing else that --only does not name, which also "
                              f"chooses among its runs (`vllm, offline`); may be repeated: {', '.join(ENGINES)}")
@@ -210,7 +212,7 @@ def main(doc):
             page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
         if wants_suites:
             log("other projects' own tests")
-            lines, right, wrong, more_left_out = suites.table(given.suites, bench, cuda, log, wants_suites)
+            lines, right, wrong, more_left_out = suites.table(given.suites, bench, cuda, log, wants_suites, given.by_run)
             left_out += more_left_out
             page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
         if loops:

@@ -1,5 +1,6 @@
 """Runs the tests of other projects with and without the library (`--suites FOLDER`, which get-suites fills). The
-same tests must pass in both runs."""
+same tests must pass in both runs. With the library, most of its features are on; or, if `--by-run` is given, the tests
+are started by `tllmprof run`, which records what it does by default."""
 import glob
 import os
 import re
@@ -59,6 +60,8 @@ class Suite:
     """Another project's tests. Methods: `prepare` returns what is missing, or None; `run` returns {test: result};
     `again` repeats some tests and returns their results."""
 
+    by_run = False  # True if `tllmprof run --` starts the tests with the library
+
     def __init__(self, name, folder, bench):
         self.name, self.folder, self.bench, self.runs = name, folder, bench, 0
         self.why = {}  # {test: the reason why it failed with the library}
@@ -71,9 +74,16 @@ class Suite:
         self.runs += 1
         own = os.path.join(self.bench.folder, "suites", f"{self.name}-{self.runs}")
         os.makedirs(own)
-        if is_armed:
+        if is_armed and self.by_run:
+            more.update(TLLMPROF_LIB=self.bench.shim, TLLMPROF_LOG="error")
+        elif is_armed:
             more.update(ALL_ON, LD_PRELOAD=self.bench.shim, TLLMPROF_TRACE=os.path.join(own, "%p.tllmprof"))
         return own, child.variables(**more)
+
+    def started(self, is_armed, own, command):
+        """Returns the command that starts the tests: `command`, or `tllmprof run` with it, which writes its records
+        into the folder `own`."""
+        return [self.bench.command, "run", "--trace", f"{own}/%p.tllmprof", "--", *command] if is_armed and self.by_run else command
 
     def again(self, is_armed, names):
         """Runs all tests again. Returns the results of those in `names`."""
@@ -118,7 +128,7 @@ class Pytest(Suite):
         own, variables = self.variables(is_armed)
         report = os.path.join(own, "report.xml")
         command = [self.python, "-m", "pytest", *PYTEST, f"--rootdir={self.folder}", f"--junitxml={report}", *words]
-        ended = child.run(command, variables, seconds, self.folder)
+        ended = child.run(self.started(is_armed, own, command), variables, seconds, self.folder)
         if not os.path.exists(report):
             return {label: ended.why()}
         found, why = outcomes(report)
@@ -155,7 +165,7 @@ class Programs(Suite):
 
         def one(item):
             name, (command, folder) = item
-            ended = child.run(command, variables, SHORT, folder)
+            ended = child.run(self.started(is_armed, own, command), variables, SHORT, folder)
             return name, "passed" if ended.status == self.well else f"status {ended.status}"
 
         wanted = [item for item in self.commands.items() if only is None or item[0] in only]
@@ -274,9 +284,11 @@ def judged(suite):
     return text, not unlike and passed > 0
 
 
-def table(folder, bench, cuda, log, names):
+def table(folder, bench, cuda, log, names, by_run=False):
     """Runs the suites in `names`. Returns (lines of the page, number of passed, failed and skipped suites)."""
     suites = [suite for suite in all_suites(os.path.abspath(folder), bench, cuda) if suite.name in names]
+    for suite in suites:
+        suite.by_run = by_run
 
     def one(suite):
         try:
@@ -289,7 +301,8 @@ def table(folder, bench, cuda, log, names):
     with ThreadPoolExecutor(len(suites)) as pool:
         rows = list(pool.map(one, suites))
     page = ["", "## Other projects' own tests", "",
-            "Each is run without the library and with everything switched on; what differs is run again both ways.", "",
+            f"Each is run without the library and {'by `tllmprof run`' if by_run else 'with everything switched on'}; what differs is run "
+            "again both ways.", "",
             "| suite | got | ok |", "|---|---|---|"]
     for name, text, ok in rows:
         shown = {True: "yes", False: "**NO**", None: "left out"}[ok]

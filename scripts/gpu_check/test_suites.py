@@ -97,6 +97,21 @@ class Runs(unittest.TestCase):
         self.assertFalse(ok)
         self.assertIn("1 cannot be built: unbuilt; 1 different: armed: status 1, with the library passed", text)
 
+    def test_by_run_the_command_starts_the_tests_and_sets_no_features(self):
+        self.bench.command = os.path.join(self.folder, "tllmprof")
+        with open(self.bench.command, "w") as file:
+            file.write('#!/bin/sh\n[ "$1 $2 $4" = "run --trace --" ] || exit 9\nshift 4\nBY_RUN=1 exec "$@"\n')
+        os.chmod(self.bench.command, 0o755)
+
+        def build(_, __):
+            return {"by run": (["sh", "-c", 'test -n "$BY_RUN"'], None), "armed": (["sh", "-c", 'test -n "$TLLMPROF_STEP"'], None)}, []
+
+        suite = suites.Programs("programs", self.folder, self.bench, build)
+        suite.by_run = True
+        self.assertIsNone(suite.prepare())
+        self.assertEqual(suite.run(False), {"by run": "status 1", "armed": "status 1"})
+        self.assertEqual(suite.run(True), {"by run": "passed", "armed": "status 1"})
+
 
 if __name__ == "__main__":
     unittest.main()
