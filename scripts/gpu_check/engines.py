@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from engines.drivers.driver import ROW
 
-from . import answers, arrivals, attach, busy, captures, child, hang, inside, layers, ledger, nsys, sources
+from . import answers, arrivals, attach, batches, busy, captures, child, hang, inside, layers, ledger, nsys, sources
 from .kernels import Report
 from .programs import HERE, ROOT
 from .record_file import process_of
@@ -31,10 +31,12 @@ MODEL, MODEL_WITH_WEIGHTS, MODEL_OF_EXPERTS = "tiny-llama", "tiny-llama-float16"
 WIDE_MODEL = "wide-llama"
 # A model of the shape of Llama 3 8B.
 MODEL_8B = "llama-8b"
+# The first eight layers of that model.
+MODEL_8B_PART = "llama-8b-8"
 # The models of the check "blocks", by their number of layers.
 MODELS_OF = {layers: f"tiny-llama-float16-{layers}" for layers in (4, 8, 32)}
 MODELS = {MODEL: [], MODEL_WITH_WEIGHTS: ["--weights"], MODEL_OF_EXPERTS: ["--moe"],
-          WIDE_MODEL: ["--wide", "--layers", "12"], MODEL_8B: ["--8b"],
+          WIDE_MODEL: ["--wide", "--layers", "12"], MODEL_8B: ["--8b"], MODEL_8B_PART: ["--8b", "--layers", "8"],
           **{name: ["--weights", "--layers", str(layers)] for layers, name in MODELS_OF.items()}}
 # First and last iteration of the first window, which nsys captures, too. Each of the other windows is followed by the
 # same number of steps outside windows. So the cost of recording can be measured within one process.
@@ -71,6 +73,7 @@ class Run:
         "attach"    attaches to a running server (attach.py)
         "answer"    `tllmprof run` without options (answers.py)
         "hang"      verdicts on a server that is not stuck (hang.py)
+        "batches"   batches without their graph, or in a graph that is too large (batches.py)
     """
 
     label: str
@@ -133,6 +136,9 @@ def plain_site(site, _):
 # excludes the prompts at the beginning of each round.
 SPLIT, CONDITION = (20, 319), "phase=decode and requests>=16"
 LONG = dict(REQS=16, TOKENS=128, ROUNDS=8, WARM=8)
+# The programs of vllm_batches.py, by what they plant.
+BATCHES = {"eager": ("odd_sizes", "sizes_10_to_20", "scored_requests", "every_fifth_step"),
+           "padded": ("one_and_512", "half_empty", "gap_to_640", "powers_of_four"), "none": ("healthy",)}
 ROUTED = dict(REQS=16, TOKENS=96, ROUNDS=3, WARM=8, SCORES=1, LOADS=1)
 SGLANG_STEP = r"^py:sglang\.srt\.managers\.scheduler:Scheduler\.run_batch$"
 ENGINES = {
@@ -165,6 +171,8 @@ ENGINES = {
         Run("answer", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="answer", variables=dict(LONG, ROUNDS=24)),
         Run("hang", ("serve.py", "vllm", MODEL_8B), "", is_server=True, looks_at="hang",
             variables=dict(MORE="--gpu-memory-utilization 0.6 --max-num-seqs 64")),
+        *(Run(f"batches {name}", (os.path.join(HERE, "vllm_batches.py"), name, MODEL_8B_PART), "", looks_at="batches",
+              variables=dict(VLLM_ENABLE_V1_MULTIPROCESSING=0, KIND=kind)) for kind, names in BATCHES.items() for name in names),
         Run("captures", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="captures", variables=dict(LONG, ROUNDS=120)),
         Run("attach", ("serve.py", "vllm", WIDE_MODEL), "^auto$", is_server=True, looks_at="attach",
             variables=dict(LONG, MORE="--gpu-memory-utilization 0.6 --max-num-seqs 16")),
@@ -575,7 +583,7 @@ def table(bench, folder, log, names, only, check_router):
     checks = {"": check_run, "router": check_router, "split": check_split, "busy": busy.check_engine, "captures": captures.check_engine,
               "inside": inside.check_engine, "ranks": arrivals.check_engine, "arrivals": arrivals.check_custom, "layers": layers.check_engine,
               "attach": attach.check_engine, "answer": answers.check_engine, "blocks": layers.check_engine_blocks,
-              "sources": sources.check_engine, "hang": hang.check_engine}
+              "sources": sources.check_engine, "hang": hang.check_engine, "batches": batches.check_engine}
     for name in names:
         own = guarded(report, name, Bench, bench, folder, name)
         for run in own.engine.runs if own else ():

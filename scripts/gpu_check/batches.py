@@ -1,0 +1,32 @@
+"""Checks the findings about batches and CUDA graphs of vLLM: programs/vllm_batches.py plants batches that run without
+their graph, or in a graph that is much larger than they are."""
+import os
+
+from . import answers
+from .record_file import output_of
+
+FINDINGS = {"eager": "eager-fallback", "padded": "graph-padding"}
+# graph-padding is judged only if layers are followed (docs/diagnosis.md).
+OPTIONS = {"padded": ("--layers",)}
+
+
+def judged(findings, wanted):
+    """Judges a report's findings. `wanted`: the finding that is planted, or None. Returns (description, verdict)."""
+    found = [one for one in findings if one["verdict"] == "yes"]
+    planted = [one["rule"] for one in found if one["rule"] in FINDINGS.values()]
+    of_it = next((one for one in findings if one["rule"] == wanted), None)
+    place = f"finding {planted and [one['rule'] for one in found].index(planted[0]) + 1} of {len(found)}" if planted else "no such finding"
+    evidence = f": {of_it['evidence']}" if of_it else ""
+    return f"{place}; {', '.join(one['rule'] for one in found) or 'none'}{evidence}", planted == [wanted] * (wanted is not None)
+
+
+def check_engine(bench, report, own, run):
+    """Makes this check for an engine (engines.py). The words of `run`: the program, what is planted, and a model."""
+    kind, what, folder = run.variables["KIND"], f"{own.name}, {run.label}", own.records(run)
+    *starts, end = answers.wrap(bench)
+    made = own.made(run, "batches", wrap=[*starts, *OPTIONS.get(kind, ()), end], folder=folder)
+    answers.keep(os.path.join(folder, "printed.txt"), made.ended.out + made.ended.err)
+    if made.ended.status != 0:
+        report.raw(what, made.ended)
+    answer = output_of(bench.command, "report", "--json", folder=folder)
+    report.check(what, *judged(answer["findings"], FINDINGS.get(kind)))
