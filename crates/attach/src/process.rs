@@ -233,7 +233,15 @@ pub(crate) fn check(pid: i32, library: &Path) -> Result<(), AttachRefusal> {
         return Err(AttachRefusal::AnotherUser(*user));
     }
     let maps = match fs::read(folder.join("maps")) {
-        Ok(maps) if maps.is_empty() => return Err(AttachRefusal::Kernel),
+        // The kernel frees the memory of a process early when the process ends, so a process without mappings may also
+        // be one that is ending.
+        Ok(maps) if maps.is_empty() => {
+            let is_kernel = fs::read(folder.join("stat")).is_ok_and(|stat| is_kernel_thread(&stat));
+            return Err(match is_kernel {
+                true => AttachRefusal::Kernel,
+                false => AttachRefusal::Ended,
+            });
+        }
         Ok(maps) => maps,
         Err(error) if error.kind() == ErrorKind::PermissionDenied => return Err(not_permitted()),
         Err(error) => return Err(AttachRefusal::System(format!("/proc/{pid}/maps: {error}"))),
@@ -332,6 +340,18 @@ pub fn is_there(pid: i32) -> bool {
     ProcStatus::from_pid(pid).is_ok_and(|status| !matches!(status.state, 'Z' | 'X'))
 }
 
+/// Returns true if the file `stat` of a process has the flag of the kernel's own threads. The flags are the seventh field
+/// after the name in brackets (proc_pid_stat(5)).
+fn is_kernel_thread(stat: &[u8]) -> bool {
+    const PF_KTHREAD: u64 = 0x20_0000;
+    let text = String::from_utf8_lossy(stat);
+    let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let flags = fields.split_ascii_whitespace().nth(6);
+    flags
+        .and_then(|flags| flags.parse::<u64>().ok())
+        .is_some_and(|flags| flags & PF_KTHREAD != 0)
+}
+
 /// Returns true if the process has ended or is ending. An ending process is recognized by its empty list of mappings,
 /// because the kernel frees the memory early when a process ends.
 pub(crate) fn is_ending(pid: i32) -> bool {
@@ -341,6 +361,17 @@ pub(crate) fn is_ending(pid: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_without_memory_is_a_kernel_thread_only_by_its_flags() {
+        let is_kernel = |text: &str| is_kernel_thread(text.as_bytes());
+        assert!(is_kernel("2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0\n"));
+        // This process is ending: its flags have PF_EXITING, which is 4.
+        assert!(!is_kernel("988 (a) b) R 980 980 980 0 -1 4194308 0 0 0\n"));
+        assert!(!is_kernel("988 (sleep) R 980"));
+        assert!(!is_kernel(""));
+        assert!(!is_kernel_thread(&fs::read("/proc/self/stat").unwrap()));
+    }
 
     #[test]
     fn a_status_is_read_with_or_without_what_old_kernels_lack() {

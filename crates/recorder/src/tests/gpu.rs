@@ -21,11 +21,13 @@ struct Gpu {
 }
 
 impl Gpu {
-    /// Creates the context of one test. Each test passes a different `number`.
+    /// Creates the context of one test. Each test passes a different `number`. The contexts of the tests before it make
+    /// room, because only a few contexts can have events at a time.
     fn new(number: usize) -> Self {
         let record = record();
         let context = 0x10_0000 + 0x1000 * number;
         made::driver();
+        before_destroy(Doomed::Primary(None), false);
         made::CONTEXT.store(context, Ordering::Relaxed);
         made::REFUSES.store(0, Ordering::Relaxed);
         made::CAPTURES.store(false, Ordering::Relaxed);
