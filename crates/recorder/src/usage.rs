@@ -3,8 +3,8 @@
 //!
 //! Only one thread at a time measures at the end of an iteration. It holds the lock on the session's state (the state
 //! of steps and windows), or it is opening or closing a window. In most iterations, the measurement takes one system
-//! call. A full measurement takes one more system call, or two more if the thread was preempted. A measured wait for
-//! the GPU takes two more. A full measurement and a measured wait occur only in one of [`MEASURE_EVERY`] iterations;
+//! call. A full measurement takes one more system call, or two more if the thread left its processor. A measured wait
+//! for the GPU takes two more. A full measurement and a measured wait occur only in one of [`MEASURE_EVERY`] iterations;
 //! unusual iterations also get a full measurement.
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -281,10 +281,16 @@ fn taken(now: ThreadUsage) -> [(Used, u64, u64); 4] {
     let [ran, in_kernel, left, preempted, faults, disk, delayed] =
         SO_FAR.each_ref().map(|part| part.load(Ordering::Relaxed));
     let delayed = (delayed != UNKNOWN).then_some(delayed);
-    // A thread that was not preempted has hardly waited for a processor, so its waiting time is not read.
-    let waited = match now.preempted > preempted {
+    let is_preempted = now.preempted > preempted;
+    // A thread that has not left its processor has hardly waited for one, so its waiting time is not read. After a sleep
+    // it is read, so that this wait does not count for the next iteration in which the thread is preempted.
+    let waited = match is_preempted || now.left > left {
         true => self::delayed().or(delayed),
         false => delayed,
+    };
+    let lacked = match is_preempted {
+        true => difference(delayed, waited),
+        false => 0,
     };
     take(now, waited);
     [
@@ -300,7 +306,7 @@ fn taken(now: ThreadUsage) -> [(Used, u64, u64); 4] {
         ),
         (
             Used::Delayed,
-            difference(delayed, waited),
+            lacked,
             now.preempted.saturating_sub(preempted),
         ),
         (Used::Disk, 0, now.disk_faults.saturating_sub(disk)),

@@ -32,6 +32,14 @@ pub struct Used {
 }
 
 impl Used {
+    /// Returns the use of an iteration that took `duration` nanoseconds. In the record, the time without a processor may
+    /// be longer than the time for which the thread was off its processor: earlier libraries counted it since the
+    /// preemption before, and a Linux 6.18 was seen to count time asleep.
+    pub fn within(self, duration: u64) -> Self {
+        let delayed = self.delayed.min(duration.saturating_sub(self.ran));
+        Self { delayed, ..self }
+    }
+
     /// Stores the figures that an event of the record contains. `what` is the kind of these figures. `ns` is a time in
     /// nanoseconds. `count` is a number of preemptions or page faults or, for waits, their total time in microseconds.
     pub fn add(&mut self, what: tllmprof_record::Used, ns: u64, count: u32) {
@@ -360,6 +368,18 @@ mod tests {
             ..Iteration::default()
         };
         assert_eq!(unknown.blocked_at_most(), 12_000);
+    }
+
+    #[test]
+    fn waiting_for_a_processor_is_no_longer_than_the_thread_was_off_it() {
+        let used = |ran, delayed| Used {
+            ran,
+            delayed,
+            ..Used::default()
+        };
+        assert_eq!(used(2_000, 270_000).within(5_000), used(2_000, 3_000));
+        assert_eq!(used(2_000, 1_000).within(5_000), used(2_000, 1_000));
+        assert_eq!(used(6_000, 1_000).within(5_000), used(6_000, 0));
     }
 
     #[test]

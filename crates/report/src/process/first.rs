@@ -190,7 +190,8 @@ impl FirstPass {
         let mut iterations = self.iterations;
         iterations.sort_by_key(|iteration| iteration.start);
         for iteration in &mut iterations {
-            iteration.used = self.used.get(&(iteration.n as u32)).copied();
+            let used = self.used.get(&(iteration.n as u32));
+            iteration.used = used.map(|used| used.within(iteration.duration));
         }
         let (facts, strings) = self.found.facts(header);
         let is_span = facts.origin.is_own() && facts.origin.lacks(Data::Iterations);
