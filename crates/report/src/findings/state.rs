@@ -181,7 +181,9 @@ pub(crate) fn shared(one: &Evidence<'_>) -> Judgement {
     };
     if share(gpu) >= MIN_OTHER {
         let device = gpu.device;
-        let others = named(one, sharing(gpu, has_work), true);
+        let others =
+            sharing(gpu, has_work).filter(|other| other.sm_share.unwrap_or(1.0) >= MIN_OTHER);
+        let others = named(one, others, true);
         let (cost, loss) = cost_of_sharing(gpu, has_work);
         return Judgement::Yes {
             evidence: format!("other processes use GPU {device}: {others}{cost}"),
