@@ -223,6 +223,8 @@ system_calls! {
     PollNothing = 29 "poll";
     /// A `select` without file descriptors, which is a sleep.
     SelectNothing = 30 "select";
+    /// A wait in `recv`, `read` or `poll` for data from a socket that this process has connected to a service.
+    ReceiveFromService = 31 "recv";
 }
 
 coded! {

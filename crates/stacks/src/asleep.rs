@@ -10,6 +10,7 @@ use tllmprof_platform::peek;
 use tllmprof_recorder::SystemCall;
 
 use super::files::{self, LENGTH, TaskFile, TaskFiles, TaskId};
+use super::sockets;
 use super::time_limit::TimeLimit;
 use super::unwind::{ProcessStart, Registers};
 
@@ -26,8 +27,13 @@ pub(crate) struct Asleep {
 
 impl Asleep {
     /// Returns the system call in which the thread or process `id` sleeps. For a read or write of a stream, such as a
-    /// pipe or a socket, this is [`SystemCall::ReadStream`] or [`SystemCall::WriteStream`].
+    /// pipe or a socket, this is [`SystemCall::ReadStream`] or [`SystemCall::WriteStream`]. If a thread of this process
+    /// waits for data from a service to which this process has connected, it is [`SystemCall::ReceiveFromService`].
     pub(crate) fn distinguish_streams(self, id: TaskId) -> SystemCall {
+        let is_own = matches!(id, TaskId::Thread(_));
+        if is_own && self.reads_from().is_some_and(sockets::is_client) {
+            return SystemCall::ReceiveFromService;
+        }
         let stream = match self.call {
             SystemCall::Read => SystemCall::ReadStream,
             SystemCall::Write => SystemCall::WriteStream,
@@ -43,6 +49,22 @@ impl Asleep {
         match std::fs::read_link(path) {
             Ok(file) if !file.is_absolute() => stream,
             _ => self.call,
+        }
+    }
+
+    /// Returns the descriptor from which the thread waits for data, if it waits for no other one.
+    fn reads_from(&self) -> Option<i32> {
+        let [first, second, ..] = self.arguments;
+        match self.call {
+            SystemCall::Receive | SystemCall::Read => Some(first as i32),
+            SystemCall::Poll if second == 1 => {
+                let mut asked = [0; size_of::<libc::pollfd>()];
+                peek::copy(first as usize, &mut asked)?;
+                let [a, b, c, d, e, f, ..] = asked;
+                let events = i16::from_ne_bytes([e, f]);
+                (events & libc::POLLIN != 0).then_some(i32::from_ne_bytes([a, b, c, d]))
+            }
+            _ => None,
         }
     }
 }
@@ -200,6 +222,7 @@ fn without_timeout(number: i64) -> SystemCall {
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsRawFd;
+    use std::os::unix::net::{UnixListener, UnixStream};
 
     use super::*;
 
@@ -242,6 +265,43 @@ mod tests {
         assert_eq!(Asleep::parse("running\n"), None);
         assert_eq!(Asleep::parse("0 0x3\n"), None);
         assert_eq!(Asleep::parse(""), None);
+    }
+
+    #[test]
+    fn a_wait_for_one_socket_of_a_service_is_recognised() {
+        let name = std::env::temp_dir().join(format!("tllmprof-service-{}", std::process::id()));
+        let listener = UnixListener::bind(&name).unwrap();
+        let ours = UnixStream::connect(&name).unwrap();
+        let (theirs, _) = listener.accept().unwrap();
+        std::fs::remove_file(name).unwrap();
+        let waits = |number: i64, first: usize, second: usize, id| {
+            let text = format!("{number} {first:#x} {second:#x} 0x0 0x0 0x0 0x0 0x1 0x2");
+            Asleep::parse(&text).unwrap().distinguish_streams(id)
+        };
+        let thread = TaskId::Thread(0);
+        let receives =
+            |socket: &UnixStream, id| waits(libc::SYS_recvfrom, socket.as_raw_fd() as usize, 0, id);
+        assert_eq!(receives(&ours, thread), SystemCall::ReceiveFromService);
+        assert_eq!(receives(&theirs, thread), SystemCall::Receive);
+        // The descriptors of another process are not those of this one.
+        let process = TaskId::Process(std::process::id().cast_signed());
+        assert_eq!(receives(&ours, process), SystemCall::Receive);
+        let polled = |events| {
+            let asked = [ours.as_raw_fd(), theirs.as_raw_fd()].map(|fd| libc::pollfd {
+                fd,
+                events,
+                revents: 0,
+            });
+            let polls = |count| waits(libc::SYS_ppoll, asked.as_ptr() as usize, count, thread);
+            [polls(1), polls(2)]
+        };
+        let [one, both] = polled(libc::POLLIN);
+        assert_eq!(
+            (one, both),
+            (SystemCall::ReceiveFromService, SystemCall::Poll)
+        );
+        assert_eq!(polled(libc::POLLOUT)[0], SystemCall::Poll);
+        assert_eq!(waits(libc::SYS_ppoll, 8, 1, thread), SystemCall::Poll);
     }
 
     #[test]

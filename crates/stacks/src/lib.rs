@@ -33,6 +33,7 @@ mod scheduled;
 #[cfg(test)]
 #[path = "../../../tests/common/skipped.rs"]
 mod skipped;
+mod sockets;
 #[cfg(test)]
 mod tests;
 mod time_limit;

@@ -101,6 +101,7 @@ pub(crate) const fn is_wait(call: SystemCall) -> bool {
             | Call::SignalWait
             | Call::ReadStream
             | Call::Receive
+            | Call::ReceiveFromService
             | Call::Accept
             | Call::WaitProcess
     )

@@ -14,7 +14,7 @@ use super::frames::Frames;
 use super::function::Origin;
 use super::location::Location;
 use super::polls::Polls;
-use super::sleep::{ProducerShare, Sleep, SleepKind};
+use super::sleep::{FOR_SERVICE, ProducerShare, Sleep, SleepKind};
 use super::workers::Workers;
 use crate::events::facts::{Facts, name};
 
@@ -347,8 +347,9 @@ impl Producers<'_> {
         found: &OutsideWaits,
     ) -> Option<Sleep> {
         let cause = &wait.cause;
-        let is_no_input =
-            cause.ends_with(UNNAMED_WAIT) || NO_INPUT.iter().any(|name| cause.ends_with(name));
+        let is_no_input = cause.starts_with(FOR_SERVICE)
+            || cause.ends_with(UNNAMED_WAIT)
+            || NO_INPUT.iter().any(|name| cause.ends_with(name));
         if !matches!(wait.kind, SleepKind::Other | SleepKind::Poll) || is_no_input {
             return None;
         }

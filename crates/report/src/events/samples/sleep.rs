@@ -59,6 +59,7 @@ impl SleepKind {
             | Call::SignalWait
             | Call::ReadStream
             | Call::Receive
+            | Call::ReceiveFromService
             | Call::Accept
             | Call::Futex
             | Call::WriteStream
@@ -132,14 +133,16 @@ impl Sleep {
 
     /// Returns the text for the cause if the thread waits for `producer`. The text names the same functions as `cause`.
     pub(super) fn cause_for(&self, producer: &str) -> String {
-        let place = self.cause.strip_prefix(FOR_WORK);
-        let place = place.or_else(|| self.cause.strip_prefix(BLOCKED));
+        let mut begins = [FOR_WORK, BLOCKED, FOR_SERVICE].iter();
+        let place = begins.find_map(|begin| self.cause.strip_prefix(begin));
         format!("waiting for {producer}{}", place.unwrap_or_default())
     }
 }
 
 /// Beginning of the text for the cause of a wait for work.
 pub(super) const FOR_WORK: &str = "waiting for work";
+/// Beginning of the text for the cause of a wait for data from a service to which the process has connected.
+pub(super) const FOR_SERVICE: &str = "waiting for a service";
 /// Beginning of the text for the cause of a wait for the end of a child process.
 pub(super) const FOR_CHILD: &str = "waiting for a child process";
 /// Beginning of the text for the cause of a wait of the kind [`SleepKind::Other`], [`SleepKind::Poll`] or

@@ -6,7 +6,7 @@ use tllmprof_record::SystemCall;
 
 use super::frames::Frames;
 use super::function::{Function, Origin};
-use super::sleep::{BLOCKED, FOR_CHILD, FOR_WORK, Sleep, SleepKind};
+use super::sleep::{BLOCKED, FOR_CHILD, FOR_SERVICE, FOR_WORK, Sleep, SleepKind};
 
 /// The data in a sample of a sleeping thread by which the sleep is classified.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -105,6 +105,11 @@ impl<'a> Stacks<'a> {
             SleepKind::Sleep => "asleep",
             SleepKind::File => "waiting for a file",
             SleepKind::Gpu => "waiting for the GPU",
+            SleepKind::Poll | SleepKind::Other
+                if asleep.call == Some(SystemCall::ReceiveFromService) =>
+            {
+                FOR_SERVICE
+            }
             SleepKind::Called | SleepKind::Poll | SleepKind::Other => BLOCKED,
         };
         let place = self.place();
@@ -166,6 +171,10 @@ impl<'a> Stacks<'a> {
             | Call::ReadStream
             | Call::Receive
             | Call::Accept => ends_by_event,
+            // A process that has connected to a service waits for its answer. That is no wait for work, even without a
+            // time limit.
+            Call::ReceiveFromService if asleep.has_short_timeout => SleepKind::Poll,
+            Call::ReceiveFromService => SleepKind::Other,
             Call::Futex => return self.futex(asleep, ends_by_event),
             Call::WaitProcess => SleepKind::Child,
             _ => SleepKind::Other,
@@ -370,6 +379,25 @@ mod tests {
 
     fn found(kind: SleepKind, cause: &str) -> (SleepKind, String) {
         (kind, cause.to_owned())
+    }
+
+    #[test]
+    fn who_has_connected_to_a_service_waits_for_it_and_not_for_work() {
+        let recv = [("recv", Origin::C), EVAL, MAIN];
+        assert_eq!(
+            sleep(SystemCall::ReceiveFromService, false, &recv, &[STEP]),
+            found(
+                SleepKind::Other,
+                "waiting for a service in step (engine.py:3): recv"
+            )
+        );
+        assert_eq!(
+            sleep(SystemCall::Receive, false, &recv, &[STEP]),
+            found(
+                SleepKind::Work,
+                "waiting for work in step (engine.py:3): recv"
+            )
+        );
     }
 
     #[test]
