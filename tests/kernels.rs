@@ -210,7 +210,7 @@ fn a_call_that_came_past_the_gate_is_not_in_the_driver_when_cupti_goes() {
         let ran = Program::new(reach)
             .windows("5-")
             .kernels("6")
-            .env("STANDIN_LOAD_US", "300000")
+            .env("STANDIN_LOAD_US", "2000000")
             .env("PROGRAM_STEP_US", "5000")
             .run("late", 0, 40);
         ran.assert_well();

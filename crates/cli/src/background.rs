@@ -17,9 +17,11 @@ pub(crate) const GPU_SAMPLER: &CStr = c"gpu-sampler";
 /// Maximum number of ancestors of a process that are followed, to find out if another `tllmprof` command started the
 /// process. The limit ends the search if the process tree contains a loop.
 const MAX_DEPTH: usize = 256;
-/// Maximum number of times that a search reads the list of all processes. Only a machine on which processes start and
-/// end all the time needs more than a few.
-const MAX_LISTS: usize = 100;
+/// Maximum number of times that a search reads the list of all processes without a new process of the run in it. Only a
+/// machine on which processes start and end all the time needs more than a few.
+const MAX_QUIET_LISTS: usize = 100;
+/// Maximum number of times that a search reads the list of all processes.
+const MAX_LISTS: usize = 2000;
 
 /// A process that belongs to a run and still runs after the run's program has ended.
 pub(crate) struct Left {
@@ -38,6 +40,7 @@ pub(crate) struct Left {
 /// meanwhile or was starting a program, the list is read again.
 pub(crate) fn find(run: &RunId) -> Vec<Left> {
     let mut known = BTreeSet::new();
+    let mut quiet_lists = 0;
     for _ in 0..MAX_LISTS {
         let all = process_numbers().collect::<BTreeSet<_>>();
         let mut have_ended = false;
@@ -55,7 +58,8 @@ pub(crate) fn find(run: &RunId) -> Vec<Left> {
         let left = among(&of_run);
         let has_ended = |number: &u64| ProcessStatus::read(*number).is_none();
         have_ended |= of_run.iter().any(has_ended);
-        if !have_ended || !left.is_empty() {
+        quiet_lists += usize::from(of_run.is_empty());
+        if !have_ended || !left.is_empty() || quiet_lists == MAX_QUIET_LISTS {
             return left;
         }
         known = all;
