@@ -324,6 +324,7 @@ programs! {
     a_busy_thread: "input_thread.py 80",
     a_busy_child: "input_process.py 80",
     a_busy_child_at_a_pipe: "input_pipe.c 80",
+    a_service_that_each_step_asks: "service_calls.c 80",
     a_command_in_each_step: "child_process.c 80",
     a_server_without_a_fault: "socket_server.py 80",
     a_slow_writer: "disk_writes.c",

@@ -215,7 +215,7 @@ system_calls! {
     Truncate = 24 "ftruncate";
     Close = 25 "close";
     FileControl = 26 "fcntl";
-    /// A read from a pipe, a socket or another file that is not regular.
+    /// A read from a pipe, a socket or another file that is not regular, or a `recv` from a pair of sockets.
     ReadStream = 27 "read";
     /// A write to a pipe, a socket or another file that is not regular.
     WriteStream = 28 "write";

@@ -10,7 +10,7 @@ use tllmprof_platform::peek;
 use tllmprof_recorder::SystemCall;
 
 use super::files::{self, LENGTH, TaskFile, TaskFiles, TaskId};
-use super::sockets;
+use super::sockets::{self, Peer};
 use super::time_limit::TimeLimit;
 use super::unwind::{ProcessStart, Registers};
 
@@ -28,11 +28,16 @@ pub(crate) struct Asleep {
 impl Asleep {
     /// Returns the system call in which the thread or process `id` sleeps. For a read or write of a stream, such as a
     /// pipe or a socket, this is [`SystemCall::ReadStream`] or [`SystemCall::WriteStream`]. If a thread of this process
-    /// waits for data from a service to which this process has connected, it is [`SystemCall::ReceiveFromService`].
+    /// waits for data from a service to which this process has connected, it is [`SystemCall::ReceiveFromService`]. A
+    /// pair of sockets counts as a pipe.
     pub(crate) fn distinguish_streams(self, id: TaskId) -> SystemCall {
-        let is_own = matches!(id, TaskId::Thread(_));
-        if is_own && self.reads_from().is_some_and(sockets::is_client) {
-            return SystemCall::ReceiveFromService;
+        let from = self
+            .reads_from()
+            .filter(|_| matches!(id, TaskId::Thread(_)));
+        match (from.map(sockets::peer), self.call) {
+            (Some(Peer::Service), _) => return SystemCall::ReceiveFromService,
+            (Some(Peer::Pair), SystemCall::Receive) => return SystemCall::ReadStream,
+            _ => {}
         }
         let stream = match self.call {
             SystemCall::Read => SystemCall::ReadStream,
@@ -283,6 +288,8 @@ mod tests {
             |socket: &UnixStream, id| waits(libc::SYS_recvfrom, socket.as_raw_fd() as usize, 0, id);
         assert_eq!(receives(&ours, thread), SystemCall::ReceiveFromService);
         assert_eq!(receives(&theirs, thread), SystemCall::Receive);
+        let (half, _other) = UnixStream::pair().unwrap();
+        assert_eq!(receives(&half, thread), SystemCall::ReadStream);
         // The descriptors of another process are not those of this one.
         let process = TaskId::Process(std::process::id().cast_signed());
         assert_eq!(receives(&ours, process), SystemCall::Receive);

@@ -1,4 +1,5 @@
-//! Finds out if this process is the client of a socket's connection: it asked another process to connect.
+//! Finds out what is at the other end of a socket: a service to which this process has connected, or the other half of a
+//! pair.
 
 use tllmprof_sync::kernel::{self, SocketAddress, SocketEnd};
 
@@ -8,27 +9,41 @@ const FIRST_CLIENT_PORT: u16 = 32_768;
 /// The length of a `sockaddr_un` without a name, in bytes: it has only the family.
 const UNNAMED: usize = size_of::<libc::sa_family_t>();
 
-/// Returns true if this process has connected the socket to a service. Returns false if it is not known, as for two
-/// high ports or a pair of sockets, and if the descriptor is no socket.
-pub(crate) fn is_client(descriptor: i32) -> bool {
-    let address = |end| kernel::socket_address(descriptor, end);
-    address(SocketEnd::Own)
-        .is_some_and(|own| address(SocketEnd::Peer).is_some_and(|peer| is_client_of(&own, &peer)))
+/// What is at the other end of a socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Peer {
+    /// A service to which this process has connected.
+    Service,
+    /// The other half of a pair (socketpair(2)), which is in this process or in one that is related to it.
+    Pair,
+    /// A client of this process, or something that is not known, as for two high ports.
+    Unknown,
 }
 
-fn is_client_of(own: &SocketAddress, peer: &SocketAddress) -> bool {
+/// Returns what is at the other end of a socket. For a descriptor that is no socket, this is [`Peer::Unknown`].
+pub(crate) fn peer(descriptor: i32) -> Peer {
+    let address = |end| kernel::socket_address(descriptor, end);
+    let ends = address(SocketEnd::Own).and_then(|own| Some((own, address(SocketEnd::Peer)?)));
+    ends.map_or(Peer::Unknown, |(own, peer)| between(&own, &peer))
+}
+
+fn between(own: &SocketAddress, peer: &SocketAddress) -> Peer {
     let (own, peer) = (own.bytes(), peer.bytes());
-    let Some(family) = own.first_chunk().map(|family| u16::from_ne_bytes(*family)) else {
-        return false;
-    };
-    match i32::from(family) {
+    let family = own.first_chunk().map(|family| u16::from_ne_bytes(*family));
+    match family.map(i32::from) {
         // A socket that accepts connections has a name. The sockets of its clients usually have none.
-        libc::AF_UNIX => own.len() <= UNNAMED && peer.len() > UNNAMED,
-        libc::AF_INET | libc::AF_INET6 => match (port(own), port(peer)) {
-            (Some(own), Some(peer)) => own >= FIRST_CLIENT_PORT && peer < FIRST_CLIENT_PORT,
-            _ => false,
+        Some(libc::AF_UNIX) => match (own.len() > UNNAMED, peer.len() > UNNAMED) {
+            (false, true) => Peer::Service,
+            (false, false) => Peer::Pair,
+            (true, _) => Peer::Unknown,
         },
-        _ => false,
+        Some(libc::AF_INET | libc::AF_INET6) => match (port(own), port(peer)) {
+            (Some(own), Some(peer)) if own >= FIRST_CLIENT_PORT && peer < FIRST_CLIENT_PORT => {
+                Peer::Service
+            }
+            _ => Peer::Unknown,
+        },
+        _ => Peer::Unknown,
     }
 }
 
@@ -53,32 +68,38 @@ mod tests {
         let ours = UnixStream::connect(&name).unwrap();
         let (theirs, _) = listener.accept().unwrap();
         std::fs::remove_file(name).unwrap();
-        assert!(is_client(ours.as_raw_fd()));
-        assert!(!is_client(theirs.as_raw_fd()));
-        assert!(!is_client(listener.as_raw_fd()));
+        assert_eq!(peer(ours.as_raw_fd()), Peer::Service);
+        assert_eq!(peer(theirs.as_raw_fd()), Peer::Unknown);
+        assert_eq!(peer(listener.as_raw_fd()), Peer::Unknown);
     }
 
     #[test]
     fn a_low_port_is_a_service() {
-        // The first free port below those of clients.
-        let listener = (20_000..FIRST_CLIENT_PORT)
-            .find_map(|port| TcpListener::bind(("127.0.0.1", port)).ok());
+        let mut ports = 20_000..FIRST_CLIENT_PORT;
+        let listener = ports.find_map(|port| TcpListener::bind(("127.0.0.1", port)).ok());
         let listener = listener.unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (theirs, _) = listener.accept().unwrap();
-        assert_eq!(
-            is_client(ours.as_raw_fd()),
-            ours.local_addr().unwrap().port() >= FIRST_CLIENT_PORT
-        );
-        assert!(!is_client(theirs.as_raw_fd()));
+        let wanted = match ours.local_addr().unwrap().port() {
+            FIRST_CLIENT_PORT.. => Peer::Service,
+            _ => Peer::Unknown,
+        };
+        assert_eq!(peer(ours.as_raw_fd()), wanted);
+        assert_eq!(peer(theirs.as_raw_fd()), Peer::Unknown);
     }
 
     #[test]
-    fn without_names_nobody_is_known_to_be_the_client() {
+    fn a_pair_has_no_names() {
         let (one, other) = UnixStream::pair().unwrap();
+        assert_eq!(
+            [&one, &other].map(|end| peer(end.as_raw_fd())),
+            [Peer::Pair; 2]
+        );
+    }
+
+    #[test]
+    fn what_is_no_socket_has_no_known_peer() {
         let (pipe, _end) = std::io::pipe().unwrap();
-        for descriptor in [one.as_raw_fd(), other.as_raw_fd(), pipe.as_raw_fd(), -1] {
-            assert!(!is_client(descriptor));
-        }
+        assert_eq!([pipe.as_raw_fd(), -1].map(peer), [Peer::Unknown; 2]);
     }
 }

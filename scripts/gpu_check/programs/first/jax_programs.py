@@ -30,7 +30,7 @@ def decode(layers, table, tokens, cache):
 
 @program
 def jax_decode():
-    """Runs a compiled function in each step, and reads its tokens. The program has no fault."""
+    """Runs a compiled function in each step, and reads its tokens."""
     layers, table = weights(LAYERS, HIDDEN), jnp.ones((VOCABULARY, HIDDEN), jnp.bfloat16)
     tokens, cache = jnp.zeros((8,), jnp.int32), jnp.zeros((8, 128, 256), jnp.bfloat16)
     for _ in steps():

@@ -7,8 +7,11 @@ import logging
 import os
 import queue
 import random
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -398,6 +401,83 @@ def resolve_user(text):
 @program
 def loop_lookup():
     serve(prepare=resolve_user)
+
+
+# ---- programs that ask a service in each step, or are a service, over a socket
+
+
+@contextlib.contextmanager
+def peer(behave):
+    """Runs `behave(path)` in a child process, where `path` is that of a named socket. The body gets the path. Must be
+    called before the program uses CUDA, because the child is forked."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "socket")
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(OSError):
+                behave(path)
+            os._exit(0)
+        try:
+            yield path
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def answer_questions(path):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        asked, _ = listener.accept()
+        while asked.recv(1 << 16):
+            time.sleep(0.006)  # stands for the work of another machine
+            asked.sendall(bytes(100))
+
+
+def ask_now_and_then(path):
+    asks = connected(path)
+    while True:
+        time.sleep(random.expovariate(30))
+        asks.sendall(bytes(100))
+        asks.recv(100)
+
+
+def connected(path):
+    """Returns a socket that is connected to the named one, as soon as there is one."""
+    while True:
+        try:
+            one = socket.socket(socket.AF_UNIX)
+            one.connect(path)
+            return one
+        except OSError:
+            one.close()
+            time.sleep(0.01)
+
+
+def look_up(service, tokens):
+    service.sendall(json.dumps(tokens).encode())
+    return service.recv(100)
+
+
+@program
+def service_lookup():
+    with peer(answer_questions) as path:
+        service, net, x = connected(path), dense(), batch()
+        for _ in steps():
+            look_up(service, sampled(net(x)))
+
+
+@program
+def socket_requests():
+    """Serves one client, which waits for a random time before each request."""
+    with peer(ask_now_and_then) as path, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        requests, _ = listener.accept()
+        net, x = dense(), batch()
+        for _ in steps():
+            requests.recv(100)
+            requests.sendall(json.dumps(sampled(net(x))[:8]).encode())
 
 
 # ---- programs without a fault, and one that waits for requests
