@@ -104,10 +104,16 @@ impl Sleep {
     /// Changes a wait for an event into a wait for another thread that gives work to the GPU.
     pub fn mark_as_for_worker(&mut self) {
         self.kind = SleepKind::Worker;
-        let place = self.cause.strip_prefix(FOR_WORK);
-        if let Some(place) = place.or_else(|| self.cause.strip_prefix(BLOCKED)) {
+        if let Some(place) = self.place() {
             self.cause = format!("{FOR_WORKER}{place}");
         }
+    }
+
+    /// Returns the part of the text for the cause that names the functions; `None` if another thread cannot be what this
+    /// sleep waits for.
+    fn place(&self) -> Option<&str> {
+        let mut begins = [FOR_WORK, BLOCKED, FOR_SERVICE].iter();
+        begins.find_map(|begin| self.cause.strip_prefix(begin))
     }
 
     /// Returns the wait for work that this wait is, if the thread repeats it until there is work.
@@ -133,9 +139,7 @@ impl Sleep {
 
     /// Returns the text for the cause if the thread waits for `producer`. The text names the same functions as `cause`.
     pub(super) fn cause_for(&self, producer: &str) -> String {
-        let mut begins = [FOR_WORK, BLOCKED, FOR_SERVICE].iter();
-        let place = begins.find_map(|begin| self.cause.strip_prefix(begin));
-        format!("waiting for {producer}{}", place.unwrap_or_default())
+        format!("waiting for {producer}{}", self.place().unwrap_or_default())
     }
 }
 
