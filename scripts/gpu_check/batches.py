@@ -12,12 +12,11 @@ OPTIONS = {"padded": ("--layers",)}
 
 def judged(findings, wanted):
     """Judges a report's findings. `wanted`: the finding that is planted, or None. Returns (description, verdict)."""
-    found = [one for one in findings if one["verdict"] == "yes"]
-    planted = [one["rule"] for one in found if one["rule"] in FINDINGS.values()]
-    of_it = next((one for one in findings if one["rule"] == wanted), None)
-    place = f"finding {planted and [one['rule'] for one in found].index(planted[0]) + 1} of {len(found)}" if planted else "no such finding"
-    evidence = f": {of_it['evidence']}" if of_it else ""
-    return f"{place}; {', '.join(one['rule'] for one in found) or 'none'}{evidence}", planted == [wanted] * (wanted is not None)
+    rules = [one["rule"] for one in findings if one["verdict"] == "yes"]
+    found = [rule for rule in rules if rule in FINDINGS.values()]
+    place = f"finding {rules.index(found[0]) + 1} of {len(rules)}" if found else "no such finding"
+    evidence = "".join(f": {one['evidence']}" for one in findings if one["rule"] == wanted)
+    return f"{place}; {', '.join(rules) or 'none'}{evidence}", found == ([wanted] if wanted else [])
 
 
 def check_engine(bench, report, own, run):

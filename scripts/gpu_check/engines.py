@@ -137,7 +137,7 @@ def plain_site(site, _):
 SPLIT, CONDITION = (20, 319), "phase=decode and requests>=16"
 LONG = dict(REQS=16, TOKENS=128, ROUNDS=8, WARM=8)
 # The programs of vllm_batches.py, by what they plant.
-BATCHES = {"eager": ("odd_sizes", "sizes_10_to_20", "scored_requests", "every_fifth_step"),
+BATCHES = {"eager": ("odd_sizes", "sizes_10_to_20", "every_third_period", "every_fifth_step"),
            "padded": ("one_and_512", "half_empty", "gap_to_640", "powers_of_four"), "none": ("healthy",)}
 ROUTED = dict(REQS=16, TOKENS=96, ROUNDS=3, WARM=8, SCORES=1, LOADS=1)
 SGLANG_STEP = r"^py:sglang\.srt\.managers\.scheduler:Scheduler\.run_batch$"

@@ -70,20 +70,18 @@ class Suite:
         return None
 
     def variables(self, is_armed, **more):
-        """Returns the environment of a run, with a new folder for the run's files."""
+        """Returns (a new folder for a run's files, the words in front of the command that starts the tests, the
+        environment)."""
         self.runs += 1
         own = os.path.join(self.bench.folder, "suites", f"{self.name}-{self.runs}")
         os.makedirs(own)
+        before, trace = [], os.path.join(own, "%p.tllmprof")
         if is_armed and self.by_run:
+            before = [self.bench.command, "run", "--trace", trace, "--"]
             more.update(TLLMPROF_LIB=self.bench.shim, TLLMPROF_LOG="error")
         elif is_armed:
-            more.update(ALL_ON, LD_PRELOAD=self.bench.shim, TLLMPROF_TRACE=os.path.join(own, "%p.tllmprof"))
-        return own, child.variables(**more)
-
-    def started(self, is_armed, own, command):
-        """Returns the command that starts the tests: `command`, or `tllmprof run` with it, which writes its records
-        into the folder `own`."""
-        return [self.bench.command, "run", "--trace", f"{own}/%p.tllmprof", "--", *command] if is_armed and self.by_run else command
+            more.update(ALL_ON, LD_PRELOAD=self.bench.shim, TLLMPROF_TRACE=trace)
+        return own, before, child.variables(**more)
 
     def again(self, is_armed, names):
         """Runs all tests again. Returns the results of those in `names`."""
@@ -125,10 +123,10 @@ class Pytest(Suite):
 
     def pytest(self, is_armed, words, seconds, label):
         """Runs pytest. Returns {test: result}. The entry `label` has the result of pytest itself."""
-        own, variables = self.variables(is_armed)
+        own, before, variables = self.variables(is_armed)
         report = os.path.join(own, "report.xml")
-        command = [self.python, "-m", "pytest", *PYTEST, f"--rootdir={self.folder}", f"--junitxml={report}", *words]
-        ended = child.run(self.started(is_armed, own, command), variables, seconds, self.folder)
+        command = [*before, self.python, "-m", "pytest", *PYTEST, f"--rootdir={self.folder}", f"--junitxml={report}", *words]
+        ended = child.run(command, variables, seconds, self.folder)
         if not os.path.exists(report):
             return {label: ended.why()}
         found, why = outcomes(report)
@@ -161,11 +159,11 @@ class Programs(Suite):
         return None if self.commands else f"nothing could be built: {self.unbuilt[:1]}"
 
     def run(self, is_armed, only=None):
-        own, variables = self.variables(is_armed)
+        _, before, variables = self.variables(is_armed)
 
         def one(item):
             name, (command, folder) = item
-            ended = child.run(self.started(is_armed, own, command), variables, SHORT, folder)
+            ended = child.run([*before, *command], variables, SHORT, folder)
             return name, "passed" if ended.status == self.well else f"status {ended.status}"
 
         wanted = [item for item in self.commands.items() if only is None or item[0] in only]

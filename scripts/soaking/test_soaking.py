@@ -144,14 +144,14 @@ def soak(*arguments):
 
 class Short(unittest.TestCase):
     def test_nothing_grows_in_seconds(self):
-        some = ("launches", "ranges", "python", "forks", "closes-functions", "python*-shared*")
+        only = [f"--only={load}" for load in ("launches", "ranges", "python", "forks", "closes-functions", "python*-shared*")]
         seconds = int(os.environ.get("TLLMPROF_TEST_SOAK", "12"))
-        done = soak("--seconds", str(seconds), *(f"--only={load}" for load in some))
+        done = soak("--seconds", str(seconds), *only)
         if done.returncode != 0:
             # On a busy machine, programs may still take their first memory in the second half of a short run. What is lost
             # all the time also grows in a longer run.
             print(done.stdout + done.stderr, file=sys.stderr)
-            done = soak("--seconds", str(3 * seconds), *(f"--only={load}" for load in some))
+            done = soak("--seconds", str(3 * seconds), *only)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_a_library_that_loses_something_of_every_call_is_named(self):

@@ -239,7 +239,7 @@ coded! {
         /// faults that read nothing from a disk.
         Kernel = 2,
         /// Time in which the thread was ready but had no processor, and the number of times that it was
-        /// preempted.
+        /// preempted. If that number is 0, the time is not counted.
         Delayed = 3,
         /// The number of page faults that read from a disk.
         Disk = 4,

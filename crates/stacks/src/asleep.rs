@@ -227,9 +227,10 @@ fn without_timeout(number: i64) -> SystemCall {
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsRawFd;
-    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::os::unix::net::UnixStream;
 
     use super::*;
+    use crate::sockets::tests::connected;
 
     fn parse(number: i64, arguments: &str) -> Option<(SystemCall, bool)> {
         let text = format!("{number} {arguments} 0x7ffd10 0x7f22ad\n");
@@ -274,11 +275,7 @@ mod tests {
 
     #[test]
     fn a_wait_for_one_socket_of_a_service_is_recognised() {
-        let name = std::env::temp_dir().join(format!("tllmprof-service-{}", std::process::id()));
-        let listener = UnixListener::bind(&name).unwrap();
-        let ours = UnixStream::connect(&name).unwrap();
-        let (theirs, _) = listener.accept().unwrap();
-        std::fs::remove_file(name).unwrap();
+        let (ours, theirs, _listener) = connected("service");
         let waits = |number: i64, first: usize, second: usize, id| {
             let text = format!("{number} {first:#x} {second:#x} 0x0 0x0 0x0 0x0 0x1 0x2");
             Asleep::parse(&text).unwrap().distinguish_streams(id)

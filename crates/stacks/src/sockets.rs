@@ -9,7 +9,7 @@ const FIRST_CLIENT_PORT: u16 = 32_768;
 /// The length of a `sockaddr_un` without a name, in bytes: it has only the family.
 const UNNAMED: usize = size_of::<libc::sa_family_t>();
 
-/// What is at the other end of a socket.
+/// The other end of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Peer {
     /// A service to which this process has connected.
@@ -47,27 +47,34 @@ fn between(own: &SocketAddress, peer: &SocketAddress) -> Peer {
     }
 }
 
-/// Returns the port of an IPv4 or IPv6 address. Both have it behind the family, in network byte order.
+/// Returns the port of an IPv4 or IPv6 address. It follows the family, in network byte order.
 fn port(address: &[u8]) -> Option<u16> {
     let bytes = address.get(UNNAMED..)?.first_chunk()?;
     Some(u16::from_be_bytes(*bytes))
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
     use std::os::unix::net::{UnixListener, UnixStream};
 
     use super::*;
 
+    /// Returns the two ends of a connection to a named socket, the client's first, and the socket that accepted it. Each
+    /// test passes a different `name`.
+    pub(crate) fn connected(name: &str) -> (UnixStream, UnixStream, UnixListener) {
+        let name = std::env::temp_dir().join(format!("tllmprof-{name}-{}", std::process::id()));
+        let listener = UnixListener::bind(&name).unwrap();
+        let client = UnixStream::connect(&name).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        std::fs::remove_file(name).unwrap();
+        (client, accepted, listener)
+    }
+
     #[test]
     fn who_connects_to_a_named_socket_is_its_client() {
-        let name = std::env::temp_dir().join(format!("tllmprof-sockets-{}", std::process::id()));
-        let listener = UnixListener::bind(&name).unwrap();
-        let ours = UnixStream::connect(&name).unwrap();
-        let (theirs, _) = listener.accept().unwrap();
-        std::fs::remove_file(name).unwrap();
+        let (ours, theirs, listener) = connected("sockets");
         assert_eq!(peer(ours.as_raw_fd()), Peer::Service);
         assert_eq!(peer(theirs.as_raw_fd()), Peer::Unknown);
         assert_eq!(peer(listener.as_raw_fd()), Peer::Unknown);

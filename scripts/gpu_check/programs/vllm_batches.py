@@ -10,13 +10,15 @@ import sys
 import time
 
 SECONDS = float(os.environ.get("SECONDS_EACH", 10))
-# The sizes for which vLLM captures graphs, and the numbers of requests in a wave.
+# Conditions under which a decode batch gets no graph, by the number of its requests and the number of batches before it.
 EAGER = {
-    "odd_sizes": dict(sizes=[1, 2, 4, 8, 16, 24, 32], waves=(24, 32)),
-    "sizes_10_to_20": dict(sizes=[1, 2, 4, 8, 16, 24, 32], waves=(24, 32)),
-    "scored_requests": dict(sizes=[1, 2, 4, 8, 16, 24, 32], waves=(24, 32)),
-    "every_fifth_step": dict(sizes=[1, 2, 4, 8, 16, 24, 32], waves=(24, 32)),
+    "odd_sizes": lambda requests, calls: requests % 2 == 1,
+    "sizes_10_to_20": lambda requests, calls: 10 <= requests <= 20,
+    "every_third_period": lambda requests, calls: calls // 40 % 3 == 0,
+    "every_fifth_step": lambda requests, calls: calls % 5 == 0,
 }
+# The sizes for which vLLM captures graphs, and the numbers of requests in a wave.
+FEW = dict(sizes=[1, 2, 4, 8, 16, 24, 32], waves=(24, 32))
 PADDED = {
     "one_and_512": dict(sizes=[1, 256, 512], waves=(250, 330, 500)),
     "half_empty": dict(sizes=[8, 128, 480], waves=(120, 200, 470)),
@@ -25,7 +27,7 @@ PADDED = {
 }
 HEALTHY = dict(sizes=[*range(1, 33)], waves=(24, 32))
 name, model = sys.argv[1:]
-setup = EAGER.get(name) or PADDED.get(name) or HEALTHY
+setup = FEW if name in EAGER else PADDED.get(name, HEALTHY)
 
 
 def refuse_graphs():
@@ -36,15 +38,11 @@ def refuse_graphs():
     dispatch = cudagraph_utils.CudaGraphManager.dispatch
     calls = 0
 
-    def refused(requests):
-        return {"odd_sizes": requests % 2 == 1, "sizes_10_to_20": 10 <= requests <= 20, "scored_requests": calls // 40 % 3 == 0,
-                "every_fifth_step": calls % 5 == 0}[name]
-
     def dispatch_some(self, num_reqs, num_tokens, *args, **more):
         nonlocal calls
         found = dispatch(self, num_reqs, num_tokens, *args, **more)
         calls += 1
-        if self._graphs_captured and num_tokens == num_reqs and refused(num_reqs):
+        if self._graphs_captured and num_tokens == num_reqs and EAGER[name](num_reqs, calls):
             found = cudagraph_utils.BatchExecutionDescriptor(
                 cg_mode=CUDAGraphMode.NONE, num_tokens=num_tokens, num_reqs=num_reqs, num_active_loras=found.num_active_loras)
         return found

@@ -236,7 +236,7 @@ impl Iteration {
 
     /// Returns the time that the iteration's thread was ready to run but had no processor, in nanoseconds.
     pub fn delayed(&self) -> u64 {
-        self.used.map_or(0, |used| used.delayed.min(self.duration))
+        self.used.map_or(0, |used| used.delayed)
     }
 
     /// Returns the part of [`Self::delayed`] that lies outside waits for the GPU, the GIL and requests, in nanoseconds.

@@ -109,8 +109,7 @@ impl Sleep {
         }
     }
 
-    /// Returns the part of the text for the cause that names the functions; `None` if another thread cannot be what this
-    /// sleep waits for.
+    /// Returns the part of the text for the cause that names the functions; `None` for a sleep that no other thread ends.
     fn place(&self) -> Option<&str> {
         let mut begins = [FOR_WORK, BLOCKED, FOR_SERVICE].iter();
         begins.find_map(|begin| self.cause.strip_prefix(begin))
