@@ -6,7 +6,8 @@
  *   range     an NVTX range "step" with WORK graph launches in it
  *   started   a start-end range "step" with WORK graph launches in it
  *   function  a call of many_step, which makes WORK graph launches
- * Prints `start N` or `stop N` for each start and stop of the profiler, with the number N of steps begun before. */
+ * Prints `start N M` or `stop N M` for each start and stop of the profiler: N steps had begun before, and M other threads
+ * were at a step that may have begun. */
 #define _GNU_SOURCE
 #include "../nvtx/loop.h"
 
@@ -22,10 +23,13 @@ static int steps, work_of_step;
 static const char *how;
 static pthread_barrier_t start;
 static atomic_long begun;
+/* The number of threads that are at the beginning of a step: the library may have counted the step, and `begun` not yet. */
+static atomic_long beginning;
+static _Thread_local int is_beginning;
 static _Atomic(int) switches;
 static struct {
     const char *what;
-    long begun;
+    long begun, beginning;
 } switched[SWITCHES];
 
 /* The stand-in driver calls this function at the end of each of its own functions. */
@@ -40,9 +44,25 @@ static void called(const char *function)
         int index = atomic_fetch_add(&switches, 1);
         if (index < SWITCHES) {
             switched[index].what = what;
+            /* This order: a thread that begins its step between the two reads is counted twice rather than not at all. */
+            switched[index].beginning = atomic_load(&beginning) - is_beginning;
             switched[index].begun = atomic_load(&begun);
         }
     }
+}
+
+static void begins(void)
+{
+    is_beginning = 1;
+    atomic_fetch_add(&beginning, 1);
+}
+
+/* It is inlined, because the library does not follow a function that begins with a call. */
+__attribute__((always_inline)) static inline void has_begun(void)
+{
+    atomic_fetch_add(&begun, 1);
+    atomic_fetch_sub(&beginning, 1);
+    is_beginning = 0;
 }
 
 static void launches(void)
@@ -53,7 +73,7 @@ static void launches(void)
 
 __attribute__((noinline)) void many_step(void)
 {
-    atomic_fetch_add(&begun, 1);
+    has_begun();
     launches();
 }
 
@@ -69,16 +89,19 @@ static void make_step(void)
         cudaStreamSynchronize(stream);
         atomic_fetch_add(&begun, 1);
     } else if (strcmp(how, "range") == 0) {
+        begins();
         nvtxRangePushA("step");
-        atomic_fetch_add(&begun, 1);
+        has_begun();
         launches();
         nvtxRangePop();
     } else if (strcmp(how, "started") == 0) {
+        begins();
         nvtxRangeId_t id = nvtxRangeStartA("step");
-        atomic_fetch_add(&begun, 1);
+        has_begun();
         launches();
         nvtxRangeEnd(id);
     } else {
+        begins();
         many_step();
     }
 }
@@ -117,6 +140,6 @@ int main(int argc, char **argv)
         pthread_join(started[i], NULL);
     set(NULL);
     for (int i = 0; i < switches && i < SWITCHES; i++)
-        printf("%s %ld\n", switched[i].what, switched[i].begun);
+        printf("%s %ld %ld\n", switched[i].what, switched[i].begun, switched[i].beginning);
     return 0;
 }
