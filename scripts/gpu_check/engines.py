@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from engines.drivers.driver import ROW
 
-from . import answers, arrivals, attach, batches, busy, captures, child, hang, inside, layers, ledger, nsys, sources
+from . import answers, arrivals, attach, batches, busy, captures, child, hang, healthy, inside, layers, ledger, nsys, sources
 from .kernels import Report
 from .programs import HERE, ROOT
 from .record_file import process_of
@@ -74,6 +74,7 @@ class Run:
         "answer"    `tllmprof run` without options (answers.py)
         "hang"      verdicts on a server that is not stuck (hang.py)
         "batches"   batches without their graph, or in a graph that is too large (batches.py)
+        "healthy"   three minutes of load in which nothing is planted (healthy.py)
     """
 
     label: str
@@ -140,6 +141,7 @@ LONG = dict(REQS=16, TOKENS=128, ROUNDS=8, WARM=8)
 BATCHES = {"eager": ("odd_sizes", "sizes_10_to_20", "every_third_period", "every_fifth_step"),
            "padded": ("one_and_512", "half_empty", "gap_to_640", "powers_of_four"), "none": ("healthy",)}
 ROUTED = dict(REQS=16, TOKENS=96, ROUNDS=3, WARM=8, SCORES=1, LOADS=1)
+MIXED_REQUESTS = f"{os.path.join(HERE, 'mixed_requests.py')} {{url}} {healthy.SECONDS}"
 SGLANG_STEP = r"^py:sglang\.srt\.managers\.scheduler:Scheduler\.run_batch$"
 ENGINES = {
     "vllm": Engine("vllm", vllm, (
@@ -173,6 +175,8 @@ ENGINES = {
             variables=dict(MORE="--gpu-memory-utilization 0.6 --max-num-seqs 64")),
         *(Run(f"batches {name}", (os.path.join(HERE, "vllm_batches.py"), name, MODEL_8B_PART), "", looks_at="batches",
               variables=dict(VLLM_ENABLE_V1_MULTIPROCESSING=0, KIND=kind)) for kind, names in BATCHES.items() for name in names),
+        Run("healthy", ("serve.py", "vllm", MODEL_8B), "", is_server=True, looks_at="healthy",
+            variables=dict(CLIENT=MIXED_REQUESTS, MORE="--gpu-memory-utilization 0.6 --max-num-seqs 64")),
         Run("captures", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="captures", variables=dict(LONG, ROUNDS=120)),
         Run("attach", ("serve.py", "vllm", WIDE_MODEL), "^auto$", is_server=True, looks_at="attach",
             variables=dict(LONG, MORE="--gpu-memory-utilization 0.6 --max-num-seqs 16")),
@@ -185,6 +189,8 @@ ENGINES = {
         Run("server", ("serve.py", "sglang", MODEL), SGLANG_STEP, (0, 0), True, is_server=True, under_nsys=False, variables=LONG),
         Run("busy", ("serve.py", "sglang", MODEL), SGLANG_STEP, is_server=True, looks_at="busy", variables=dict(LONG, ROUNDS=24)),
         Run("answer", ("serve.py", "sglang", MODEL), SGLANG_STEP, is_server=True, looks_at="answer", variables=dict(LONG, ROUNDS=24)),
+        Run("healthy", ("serve.py", "sglang", MODEL_8B_PART), "", is_server=True, looks_at="healthy",
+            variables=dict(CLIENT=MIXED_REQUESTS, MORE="--mem-fraction-static 0.6")),
         Run("inside", ("serve.py", "sglang", MODEL), SGLANG_STEP, is_server=True, looks_at="inside", variables=dict(LONG, ROUNDS=36)),
         Run("layers", ("serve.py", "sglang", MODEL), SGLANG_STEP, is_server=True, looks_at="layers", variables=LONG),
         Run(f"layers, {layers.NO_GRAPHS}", ("serve.py", "sglang", MODEL), SGLANG_STEP, is_server=True, looks_at="layers",
@@ -212,6 +218,8 @@ ENGINES = {
             variables=dict(REQS=8, TOKENS=128, ROUNDS=3)),
         Run("answer", ("transformers_offline.py", "generate", MODEL_WITH_WEIGHTS), r"^py:transformers\.generation\.utils", looks_at="answer",
             variables=dict(REQS=8, TOKENS=128, ROUNDS=10)),
+        Run("healthy", ("transformers_offline.py", "generate", MODEL_WITH_WEIGHTS), "", looks_at="healthy",
+            variables=dict(REQS=8, TOKENS=128, ROUNDS=healthy.ROUNDS)),
         Run("continuous batching", ("transformers_offline.py", "batching", MODEL_WITH_WEIGHTS),
             r"^py:transformers\.generation\.continuous", variables=dict(REQS=8, TOKENS=128, ROUNDS=3, TRUTH_OF="batching")),
         Run("server", ("serve.py", "transformers", MODEL_WITH_WEIGHTS), r"^py:transformers\.generation\.continuous", is_server=True,
@@ -583,7 +591,7 @@ def table(bench, folder, log, names, only, check_router):
     checks = {"": check_run, "router": check_router, "split": check_split, "busy": busy.check_engine, "captures": captures.check_engine,
               "inside": inside.check_engine, "ranks": arrivals.check_engine, "arrivals": arrivals.check_custom, "layers": layers.check_engine,
               "attach": attach.check_engine, "answer": answers.check_engine, "blocks": layers.check_engine_blocks,
-              "sources": sources.check_engine, "hang": hang.check_engine, "batches": batches.check_engine}
+              "sources": sources.check_engine, "hang": hang.check_engine, "batches": batches.check_engine, "healthy": healthy.check_engine}
     for name in names:
         own = guarded(report, name, Bench, bench, folder, name)
         for run in own.engine.runs if own else ():

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from doc_commands import main as documentation
 
-from . import (answers, armed, attach, busy, calls, captures, child, consumers, counting, diagnosis, eight, engine_router, engines, first, host, inside, kernels, layers, pairs, programs, record, records,
+from . import (answers, armed, attach, busy, calls, captures, child, consumers, counting, diagnosis, eight, engine_router, engines, first, healthy, host, inside, kernels, layers, pairs, programs, record, records,
                sampled, sources, suites, throughput)
 from .checks import Bench, Row
 from .plan import all_checks
@@ -141,7 +141,7 @@ def main(doc):
         table = programs.all_programs("", {})
         for check in all_checks(table):
             print(f"{check.name} ({check.rule_text})")
-        print("\n".join([kernels.NAME, layers.NAME, consumers.NAME, diagnosis.NAME, busy.NAME, answers.NAME, captures.NAME, attach.NAME, counting.NAME, inside.NAME, armed.NAME, sampled.NAME, sources.NAME, pairs.NAME] + [f"suite {name}" for name in suites.NAMES] +
+        print("\n".join([kernels.NAME, layers.NAME, consumers.NAME, diagnosis.NAME, busy.NAME, answers.NAME, captures.NAME, attach.NAME, counting.NAME, healthy.NAME, inside.NAME, armed.NAME, sampled.NAME, sources.NAME, pairs.NAME] + [f"suite {name}" for name in suites.NAMES] +
                         [f"{first.NAME}: {one.name}" for one in first.table_of_programs()] + [f"{eight.NAME}: {part}" for part in eight.PARTS] +
                         [loop.name for loop in throughput.loops(table)] + [calls.NAME, f"{record.NAME} (what it costs)"]))
         return 0
@@ -170,7 +170,7 @@ def main(doc):
         wants_suites = [name for name in suites.NAMES if given.suites and (
             wants(given, f"suite {name}"))]
         packed = [name for name in given.engine if name != LLAMA]
-        parts = [part for part in (consumers, kernels, layers, diagnosis, busy, answers, captures, attach, counting, sources, *(() if given.no_throughput else (inside, armed, sampled, pairs)))
+        parts = [part for part in (consumers, kernels, layers, diagnosis, busy, answers, captures, attach, counting, sources, *(() if given.no_throughput else (healthy, inside, armed, sampled, pairs)))
                  if wants(given, part.NAME)]
         parts += first.parts(given.only)
         of_eight = eight.parts(given.only)
