@@ -38,9 +38,14 @@ pub(crate) struct Left {
 /// A process that moves to the background starts a child and ends. If this happens after the list of all processes was
 /// read, the list lacks the child, and the listed parent is gone. So if nothing is found and a listed process has ended
 /// meanwhile or was starting a program, the list is read again.
+///
+/// The kernel lists processes by their numbers. If numbers begin again at the lowest one, the child's number may be below
+/// those that have been listed when it starts, and its parent may end before its own number is reached. Then the list
+/// lacks both, and no listed process has ended. So nothing must be found in two lists in a row.
 pub(crate) fn find(run: &RunId) -> Vec<Left> {
     let mut known = BTreeSet::new();
     let mut quiet_lists = 0;
+    let mut is_second = false;
     for _ in 0..MAX_LISTS {
         let all = process_numbers().collect::<BTreeSet<_>>();
         let mut have_ended = false;
@@ -59,9 +64,11 @@ pub(crate) fn find(run: &RunId) -> Vec<Left> {
         let has_ended = |number: &u64| ProcessStatus::read(*number).is_none();
         have_ended |= of_run.iter().any(has_ended);
         quiet_lists += usize::from(of_run.is_empty());
-        if !have_ended || !left.is_empty() || quiet_lists == MAX_QUIET_LISTS {
+        let is_sure = !have_ended && is_second;
+        if is_sure || !left.is_empty() || quiet_lists == MAX_QUIET_LISTS {
             return left;
         }
+        is_second = !have_ended;
         known = all;
         for number in starting {
             known.remove(&number);

@@ -855,6 +855,41 @@ fn the_record_of_a_program_in_the_background_has_a_place() {
     }
 }
 
+/// In a container with few processes, the numbers of a chain of processes begin again at the lowest one, so that a search
+/// in the order of the numbers misses the process that comes next.
+#[test]
+fn a_process_in_the_background_is_found_if_numbers_begin_again() {
+    const RUNS: usize = 50;
+    let shop = Shop::new();
+    let mut unshare = plain("unshare".as_ref());
+    unshare.args(["-pf", "--mount-proc", "--kill-child", "bash", "-c"]);
+    unshare.arg(
+        r#"
+        mkfifo fifo || exit
+        chain='chain() { if [ $1 -gt 0 ]; then chain $(($1 - 1)) & else exec timeout 60 cat fifo; fi; }; chain 200'
+        most=$(cat /proc/sys/kernel/pid_max)
+        for run in $(seq "$1"); do
+            echo $((most - 20 - RANDOM % 190)) > /proc/sys/kernel/ns_last_pid || exit
+            "$0" run --run "run$run" -- sh -c "$chain >/dev/null 2>&1" 2>said
+            # The background process may start a child meanwhile, and then ends with this one.
+            (exec 3<> fifo; sleep 0.05)
+            grep -q 'still run' said && echo found || cat said
+        done
+        "#,
+    );
+    let command = shop.scratch.tllmprof();
+    unshare.arg(command.get_program()).arg(RUNS.to_string());
+    for (name, value) in command.get_envs() {
+        unshare.env(name, value.unwrap_or_default());
+    }
+    let ended = finish(unshare.current_dir(shop.scratch.path(".")));
+    if ended.stdout.is_empty() {
+        eprintln!("skipped: no process namespaces here (they need root)");
+        return;
+    }
+    assert_eq!(ended.stdout, "found\n".repeat(RUNS), "{ended:?}");
+}
+
 /// Runs a program that leaves a process in the background. This process ends when another process opens `fifo`.
 #[track_caller]
 fn has_a_place(script: &str) {
