@@ -108,11 +108,11 @@ fn judge_cost(
     others: &str,
 ) -> Judgement {
     let fitting = || known.iter().filter_map(|batch| batch.fitting);
-    let median = |times: &mut dyn Iterator<Item = u64>| {
-        Quantiles::from_values(times).map_or(0, |times| times.p50)
-    };
-    let took = median(&mut known.iter().map(|batch| batch.used.ns));
-    let estimate = median(&mut fitting().map(|fitting| fitting.ns));
+    // The cost is a sum of differences. Means differ by as much on average, while medians need not.
+    let mean =
+        |times: &mut dyn Iterator<Item = u64>| times.sum::<u64>() / known.len().max(1) as u64;
+    let took = mean(&mut known.iter().map(|batch| batch.used.ns));
+    let estimate = mean(&mut fitting().map(|fitting| fitting.ns));
     let compared: BTreeSet<_> = fitting().flat_map(|fitting| fitting.sizes).collect();
     // Add up signed differences: if only positive ones counted, random differences would seem to be a cost.
     let more = known.iter().map(|batch| batch.more()).sum::<i64>().max(0);
@@ -123,7 +123,7 @@ fn judge_cost(
         false => "",
     };
     let evidence = format!(
-        "{which}; by the graphs of {} tokens they would take {} of GPU time, not {}: {} of the time{}{host}{others}",
+        "{which}; by the graphs of {} tokens they would take {} of GPU time on average, not {}: {} of the time{}{host}{others}",
         name_sizes(&compared),
         Time(estimate),
         Time(took),

@@ -142,7 +142,7 @@ pub const RULES: &[Rule] = &[
         threshold: padding::when,
         advice: "capture graphs of sizes closer to these batches (vLLM: --cudagraph-capture-sizes, before 0.12 \
                  --cuda-graph-sizes; SGLang: --cuda-graph-bs), or let the scheduler form batches of captured sizes",
-        to_know: "run with --layers, and name where the engine holds its batch (--batch)",
+        to_know: "run with --layers and --kernels=400, so that kernels of batches of many sizes are recorded, and name where the engine holds its batch (--batch)",
         needs: "--layers",
         claims: ClaimRule::None,
         data: STEPS,

@@ -107,13 +107,21 @@ impl LayerTally {
         }
     }
 
-    /// Adds a piece of GPU work that a thread recorded. `place` is the index of the iteration in which the work
-    /// began: `Some(None)` outside iterations, `None` if the report's figures leave out that iteration.
-    pub(crate) fn add_work(&mut self, thread: u32, work: &GpuWork, place: Option<Option<usize>>) {
+    /// Adds a piece of GPU work that a thread recorded, as it was launched and as the analyses count it
+    /// ([`GpuWork::as_counted`]). `place` is the index of the iteration in which the work began: `Some(None)` outside
+    /// iterations, `None` if the report's figures leave out that iteration.
+    pub(crate) fn add_work(
+        &mut self,
+        thread: u32,
+        work: &GpuWork,
+        counted: &GpuWork,
+        place: Option<Option<usize>>,
+    ) {
+        let is_kernel = matches!(counted.what, GpuWorkKind::Kernel { .. });
+        if !is_kernel && place.is_some() {
+            self.gaps.add(work.device, work.span(), None);
+        }
         let GpuWorkKind::Kernel { correlation, .. } = work.what else {
-            if place.is_some() {
-                self.gaps.add(work.device, work.span(), None);
-            }
             return;
         };
         let kernel = LatestKernel {
@@ -126,7 +134,7 @@ impl LayerTally {
                 ns: work.ns,
                 place: place.flatten().map(|place| place as u32),
             },
-            counts: place.is_some(),
+            counts: place.is_some() && is_kernel,
         };
         let before = self.latest.insert(thread, kernel);
         self.add_outside_graph(before);

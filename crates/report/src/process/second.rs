@@ -161,7 +161,7 @@ impl<'a> SecondPass<'a> {
         let counted = work.as_counted(self.strings);
         self.collectives.add_work(&counted);
         if let Some(layers) = &mut self.layers {
-            layers.add_work(thread, &counted, self.kernels.counted(work));
+            layers.add_work(thread, work, &counted, self.kernels.counted(work));
         }
         // Launches and streams need the work as it was launched. For example, a kernel with which the driver copies
         // memory is a kernel in `work`, but a copy in `counted`.

@@ -76,7 +76,7 @@ const PADDED: &str = "16 of 40 decode iterations (3, 4, 8, 9, …) ran in a larg
 #[test]
 fn batches_that_run_in_a_larger_graph() {
     let (evidence, loss) = judged(server(), Verdict::Yes);
-    let cost = "; by the graphs of 16 and 32 tokens they would take 4.50 ms of GPU time, not 12.0 ms: 14.5 % of the time";
+    let cost = "; by the graphs of 16 and 32 tokens they would take 4.75 ms of GPU time on average, not 12.0 ms: 14.5 % of the time";
     assert_eq!(evidence, PADDED.to_owned() + cost);
     // Between 16 tokens (4 ms) and 32 tokens (12 ms), each token takes 0.5 ms. So graphs of 17 and 18 tokens would take
     // 4.5 and 5 ms.
@@ -92,7 +92,7 @@ fn graphs_that_take_equally_long_cost_nothing() {
         ..server()
     };
     let (evidence, _) = judged(flat, Verdict::No);
-    let cost = "; by the graphs of 16 and 32 tokens they would take 11.9 ms of GPU time, not 11.9 ms: 0.0 % of the time";
+    let cost = "; by the graphs of 16 and 32 tokens they would take 11.9 ms of GPU time on average, not 11.9 ms: 0.0 % of the time";
     assert_eq!(evidence, PADDED.to_owned() + cost);
     // Random differences of the times are no cost: here, some padded batches take longer than the estimate, and others
     // take less time.
@@ -267,7 +267,7 @@ fn batches_with_other_numbers_of_tokens_a_request_are_not_compared() {
     assert_eq!(
         evidence,
         "8 of 40 decode iterations (3, 8, 13, 18, …) ran in a larger graph than they need: they have 17 tokens, their graph ran \
-         batches of up to 18; by the graphs of 16 and 18 tokens they would take 8.00 ms of GPU time, not 12.0 ms: 4.0 % of the \
+         batches of up to 18; by the graphs of 16 and 18 tokens they would take 8.00 ms of GPU time on average, not 12.0 ms: 4.0 % of the \
          time"
     );
     assert!((loss.unwrap() - 0.04).abs() < 1e-6, "{loss:?}");

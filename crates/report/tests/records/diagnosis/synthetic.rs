@@ -214,12 +214,19 @@ impl RecordWriter {
         self.0.string(MAIN, text)
     }
 
-    /// Writes the two kernels of a graph that an iteration launched. `start` is the start of the iteration in
-    /// nanoseconds.
+    /// Writes the three kernels of a graph that an iteration launched. With the second one, the driver copies memory.
+    /// `start` is the start of the iteration in nanoseconds.
     fn replay(&mut self, start: u64, (exec, from, to): Replay, correlation: u32, name: StringId) {
         let (device, stream) = (0, 1);
+        let copying = self.string("memcpy128");
         let middle = from.midpoint(to);
-        for (node, (from, to)) in (0..).zip([(from, middle), (middle, to)]) {
+        let copied = middle + US;
+        let kernels = [
+            (from, middle, name),
+            (middle, copied, copying),
+            (copied, to, name),
+        ];
+        for (node, (from, to, name)) in (0..).zip(kernels) {
             let kernel = What::GpuKernel {
                 device,
                 stream,
