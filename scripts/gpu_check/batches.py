@@ -6,8 +6,9 @@ from . import answers
 from .record_file import output_of
 
 FINDINGS = {"eager": "eager-fallback", "padded": "graph-padding"}
-# graph-padding is judged only if layers are followed (docs/diagnosis.md).
-OPTIONS = {"padded": ("--layers",)}
+# graph-padding is judged only if layers are followed, and only by iterations whose kernels are recorded
+# (docs/diagnosis.md). Together these must have batches of all sizes in a wave.
+OPTIONS = {"padded": ("--window", "100-499", "--layers", "--kernels=400")}
 
 
 def judged(findings, wanted):

@@ -17,7 +17,7 @@ EAGER = {
     "every_third_period": lambda requests, calls: calls // 40 % 3 == 0,
     "every_fifth_step": lambda requests, calls: calls % 5 == 0,
 }
-# The sizes for which vLLM captures graphs, and the numbers of requests in a wave.
+# The sizes for which vLLM captures graphs, and the numbers of requests in a wave. vLLM captures none above max_num_seqs.
 FEW = dict(sizes=[1, 2, 4, 8, 16, 24, 32], waves=(24, 32))
 PADDED = {
     "one_and_512": dict(sizes=[1, 256, 512], waves=(250, 330, 500)),
@@ -58,7 +58,7 @@ def main():
     if name in EAGER:
         refuse_graphs()
     llm = LLM(model=model, load_format="dummy", max_model_len=512, seed=0, kv_cache_memory_bytes=12 << 30, gpu_memory_utilization=0.4,
-              enable_prefix_caching=False, max_num_seqs=max(setup["waves"]), max_num_batched_tokens=16384,
+              enable_prefix_caching=False, max_num_seqs=max(*setup["waves"], *setup["sizes"]), max_num_batched_tokens=16384,
               compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": setup["sizes"]})
     began, number = time.monotonic(), 0
     while time.monotonic() - began < SECONDS:
