@@ -12,15 +12,29 @@ use crate::{TEST_TIMEOUT, tllmprof};
 
 /// The source of a program that makes steps until the record has 16 samples of the GPU's state. Without the stand-in
 /// for NVML there are no samples, and the program makes 42 steps. If the program gets a file as its argument, it adds
-/// itself to the processes in this file, which the stand-in for NVML reads.
+/// itself to the processes in this file, which the stand-in for NVML reads. The variable `PIN` holds two processors and a
+/// number of steps, after which the program moves from one of the processors to the other.
 const PROGRAM: &str = r#"
 #define _GNU_SOURCE
 #include "gpu.h"
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+static void pin(int step)
+{
+    const char *pins = getenv("PIN");
+    int processors[2], steps;
+    cpu_set_t set;
+    if (!pins || sscanf(pins, "%d %d %d", &processors[0], &processors[1], &steps) != 3 || step % steps)
+        return;
+    CPU_ZERO(&set);
+    CPU_SET(processors[step / steps % 2], &set);
+    if (sched_setaffinity(0, sizeof set, &set)) abort();
+}
 
 int main(int count, char **words)
 {
@@ -35,6 +49,7 @@ int main(int count, char **words)
     }
     gpu_start(0);
     for (int step = 0; step < 20000; step++) {
+        pin(step);
         gpu_launch(10000);
         gpu_wait();
         usleep(2000);
@@ -59,23 +74,29 @@ fn compile(output: &Path, source: &Path, options: &[&str]) {
     assert!(output.status.success(), "{cc:?}\n{}", output.err());
 }
 
-/// Makes a folder with the files of `/sys` for a machine with two NUMA nodes. All processors are on node 0, and the GPU
-/// is on `gpu_node`.
-fn sysfs(scratch: &Scratch, gpu_node: &str) -> PathBuf {
+/// Makes a folder with the files of `/sys`. `nodes` are the NUMA nodes of the machine, each with its processors and its
+/// distances. The GPU is on `gpu_node`.
+fn sysfs(scratch: &Scratch, nodes: &[(&str, &str)], gpu_node: &str) -> PathBuf {
     let root = scratch.path("sys");
-    for (path, text) in [
-        ("devices/system/node/node0/cpulist", "0-4095\n"),
-        ("devices/system/node/node0/distance", "10 32\n"),
-        ("devices/system/node/node1/cpulist", "\n"),
-        ("devices/system/node/node1/distance", "32 10\n"),
-        ("bus/pci/devices/0000:1a:00.0/numa_node", gpu_node),
-    ] {
+    let write = |path: String, text: &str| {
         let path = root.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
+    };
+    for (node, (processors, distances)) in nodes.iter().enumerate() {
+        let folder = format!("devices/system/node/node{node}");
+        write(format!("{folder}/cpulist"), &format!("{processors}\n"));
+        write(format!("{folder}/distance"), &format!("{distances}\n"));
     }
+    write(
+        "bus/pci/devices/0000:1a:00.0/numa_node".to_owned(),
+        gpu_node,
+    );
     root
 }
+
+/// Two NUMA nodes. All processors are on the first one.
+const TWO_NODES: [(&str, &str); 2] = [("0-4095", "10 32"), ("", "32 10")];
 
 /// Prepares a run of the program. `state` is the GPU's state as the stand-in for NVML reports it, or `None` for a
 /// machine without NVML.
@@ -103,7 +124,7 @@ fn prepare(scratch: &Scratch, state: Option<&str>, gpu_node: &str) -> Command {
         ])
         .arg(scratch.path("program"))
         .env("TLLMPROF_CONTROL", "0")
-        .env("TLLMPROF_SYSFS", sysfs(scratch, gpu_node))
+        .env("TLLMPROF_SYSFS", sysfs(scratch, &TWO_NODES, gpu_node))
         .env("CUDA_VISIBLE_DEVICES", "0");
     let nvml = scratch.path("libnvidia-ml.so.1");
     let both = format!("{}:{}", standin().display(), scratch.folder().display());
@@ -176,6 +197,83 @@ fn a_throttled_shared_and_far_gpu_is_named() {
     assert_eq!(finding(&report, "low-clocks").0, "no");
     let state = &report["processes"][0]["gpu_state"][0];
     assert!(state["joules_per_step"].as_f64().unwrap() > 0.0, "{state}");
+}
+
+/// Runs the program and asserts that the rule says yes, with `part` in its evidence.
+#[track_caller]
+fn is_named(scratch: &Scratch, command: &mut Command, rule: &str, part: &str) {
+    let report = report(scratch, command);
+    let (verdict, evidence) = finding(&report, rule);
+    assert_eq!(verdict, "yes", "{rule}: {evidence}");
+    assert!(evidence.contains(part), "{evidence}");
+}
+
+#[test]
+fn each_reason_for_a_lowered_clock_is_named() {
+    for (state, reason) in [
+        ("clock 900\nreasons 8\n", "hardware slowdown: 900 MHz then"),
+        (
+            "clock 1500\nreasons 32\n",
+            "heat (software thermal slowdown): 1500 MHz then",
+        ),
+        (
+            "clock 1100\nreasons 64\n",
+            "heat (hardware thermal slowdown): 1100 MHz then",
+        ),
+        (
+            "clock 700\nreasons 128\n",
+            "power (hardware power brake): 700 MHz then",
+        ),
+    ] {
+        let scratch = Scratch::new("lowered-clock");
+        let mut command = prepare(&scratch, Some(state), "0\n");
+        let part = format!("100 % of the time by {reason}");
+        is_named(&scratch, &mut command, "throttled", &part);
+    }
+}
+
+#[test]
+fn a_thread_on_other_nodes_than_its_gpu_is_named() {
+    let allowed = fs::read_to_string("/proc/self/status").unwrap();
+    let allowed = allowed
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let ends: Vec<_> = allowed.unwrap().trim().split(['-', ',']).collect();
+    let (first, last) = (ends[0], ends[ends.len() - 1]);
+    if first == last {
+        eprintln!("skipped: a thread moves only between two processors");
+        return;
+    }
+    let (here, there) = ((first, "10 21 31"), (last, "21 10 31"));
+    for (nodes, gpu_node, pins, part) in [
+        // The GPU's node has processors, and the thread is pinned to one of another node.
+        (
+            vec![here, there],
+            "0\n",
+            format!("{last} {last} 1000"),
+            "100 % of the time on another NUMA node than GPU 0 (node 0), mostly on node 1 (distance 21)",
+        ),
+        // The GPU's node has only memory.
+        (
+            vec![here, there, ("", "31 31 10")],
+            "2\n",
+            format!("{first} {first} 1000"),
+            "100 % of the time on another NUMA node than GPU 0 (node 2), mostly on node 0 (distance 31)",
+        ),
+        // The thread moves from node to node.
+        (
+            vec![here, there],
+            "1\n",
+            format!("{first} {last} 100"),
+            "than GPU 0 (node 1), mostly on node",
+        ),
+    ] {
+        let scratch = Scratch::new("far");
+        let mut command = prepare(&scratch, Some("clock 1981\n"), gpu_node);
+        let _ = fs::remove_dir_all(scratch.path("sys"));
+        sysfs(&scratch, &nodes, gpu_node);
+        is_named(&scratch, command.env("PIN", pins), "far-from-gpu", part);
+    }
 }
 
 #[test]

@@ -113,6 +113,18 @@ pub(crate) fn of_some(some: u64, all: u64) -> String {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Count(pub u64, pub &'static str);
 
+impl Count {
+    /// Returns the count with its noun and a verb in the present tense: `1 step is` or `2 steps are`.
+    pub(crate) fn are(self) -> String {
+        format!("{self} {}", if self.0 == 1 { "is" } else { "are" })
+    }
+
+    /// Returns the count with its noun and a verb in the past tense: `1 step was` or `2 steps were`.
+    pub(crate) fn were(self) -> String {
+        format!("{self} {}", if self.0 == 1 { "was" } else { "were" })
+    }
+}
+
 impl fmt::Display for Count {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(count, noun) = self;
@@ -135,6 +147,11 @@ mod tests {
         assert_eq!(
             shown,
             ["0 more processes", "1 more process", "2 more processes"]
+        );
+        let [one, two] = [1, 2].map(|count| Count(count, "event"));
+        assert_eq!(
+            [one.are(), two.are(), one.were(), two.were()],
+            ["1 event is", "2 events are", "1 event was", "2 events were"]
         );
     }
 

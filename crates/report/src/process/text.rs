@@ -53,8 +53,8 @@ pub(crate) fn notes(process: &Process, warnings: usize) -> Vec<String> {
     }
     if process.kernels.missing > 0 {
         notes.push(format!(
-            "no kernel arrived from {} iterations in which the GPU was busy",
-            process.kernels.missing
+            "no kernel arrived from {} in which the GPU was busy",
+            Count(process.kernels.missing, "iteration")
         ));
     }
     let kernels_lost = process
@@ -74,8 +74,8 @@ fn missing(process: &Process) -> Vec<String> {
     let (record, mut notes) = (&process.record, Vec::new());
     if record.passed > 0 {
         notes.push(format!(
-            "{} iterations are missing: later ones began while a window was being switched",
-            record.passed
+            "{} missing: later ones began while a window was being switched",
+            Count(record.passed, "iteration").are()
         ));
     }
     if record.missing > 0 {
@@ -89,7 +89,8 @@ fn missing(process: &Process) -> Vec<String> {
     // For a trace of another profiler, the warnings give the reasons for which its events were left out.
     if dropped > 0 && process.facts.origin.is_own() {
         notes.push(format!(
-            "{dropped} events were dropped: the record or its disk was full"
+            "{} dropped: the record or its disk was full",
+            Count(dropped, "event").were()
         ));
     }
     notes
@@ -101,7 +102,7 @@ fn said_of_record(process: &Process, warnings: usize) -> Vec<String> {
     let mut notes = Vec::new();
     if process.record.gpu_lost > 0 {
         notes.push(format!(
-            "{} GPU times could not be read",
+            "GPU times that could not be read: {}",
             process.record.gpu_lost
         ));
     }

@@ -286,7 +286,7 @@ fn a_full_report_fits_a_screen() {
     let text = report.text();
     fits(&text, 44);
     let last = [
-        "5 GPU times could not be read",
+        "GPU times that could not be read: 5",
         "damaged: ",
         "warned (19 more): a_function",
     ];
@@ -386,7 +386,7 @@ fn what_is_missing_is_said() {
         "12 older windows made room for later ones: the record could take 2.00 GiB",
         "4 iterations are missing: later ones began while a window was being switched",
         "3 events were dropped: the record or its disk was full",
-        "2 GPU times could not be read",
+        "GPU times that could not be read: 2",
         "warned: GIL: no CPython\\u{1b}[2J was found",
         "unfinished: its process was killed or still runs",
     ] {
