@@ -426,8 +426,9 @@ situations! {
         || {
             let case = Case {
                 arguments: "nothing 200 20",
-                prepare: "mount -t tmpfs tmpfs /tmp || exit 98; long=$(printf '%0120d' 0); mkdir $long; \
-                          export XDG_RUNTIME_DIR=$PWD/$long",
+                // A file system over all of /tmp would hide a checkout that is there.
+                prepare: "mkdir -p -m 700 /tmp/tllmprof-0 && mount -t tmpfs -o mode=700 tmpfs /tmp/tllmprof-0 || exit 98; \
+                          long=$(printf '%0120d' 0); mkdir $long; export XDG_RUNTIME_DIR=$PWD/$long",
                 after: "ls -A /tmp/tllmprof-0 2>/dev/null",
                 variables: &[("TLLMPROF_CONTROL", "1"), ("TLLMPROF_LOG", "debug"), ("STANDIN_WAIT_US", "2000")],
                 ..Case::NEW
