@@ -270,9 +270,10 @@ fn a_thread_on_other_nodes_than_its_gpu_is_named() {
     ] {
         let scratch = Scratch::new("far");
         let mut command = prepare(&scratch, Some("clock 1981\n"), gpu_node);
-        let _ = fs::remove_dir_all(scratch.path("sys"));
-        sysfs(&scratch, &nodes, gpu_node);
-        is_named(&scratch, command.env("PIN", pins), "far-from-gpu", part);
+        command
+            .env("TLLMPROF_SYSFS", sysfs(&scratch, &nodes, gpu_node))
+            .env("PIN", pins);
+        is_named(&scratch, &mut command, "far-from-gpu", part);
     }
 }
 
