@@ -79,7 +79,9 @@ export function icicle(tree: Block[], label: string, more: HTMLElement | null = 
         made.style.cssText = `left:${left * 100}%;width:${wide * 100}%;top:${depth * ROW}px;--part:${20 + (hash % 8) * 10}%`;
         made.tabIndex = -1;
         const say = () => status.replaceChildren(el("b", {}, node.said));
-        made.addEventListener("mouseenter", say);
+        // Not "mouseenter": a browser also sends that for a pointer at rest, when another part is
+        // drawn below it, which would replace what a key chose.
+        made.addEventListener("mousemove", say);
         made.addEventListener("focus", say);
         made.addEventListener("keydown", (event) => {
             if (event.key === "Escape") return draw(null);
