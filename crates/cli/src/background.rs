@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::ffi::CStr;
-use std::{fs, io};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 
 use tllmprof_config::{RunId, variable};
 
@@ -61,8 +63,7 @@ pub(crate) fn find(run: &RunId) -> Vec<Left> {
             }
         }
         let left = among(&of_run);
-        let has_ended = |number: &u64| ProcessStatus::read(*number).is_none();
-        have_ended |= of_run.iter().any(has_ended);
+        have_ended |= of_run.iter().copied().any(has_ended);
         quiet_lists += usize::from(of_run.is_empty());
         let is_sure = !have_ended && is_second;
         if is_sure || !left.is_empty() || quiet_lists == MAX_QUIET_LISTS {
@@ -91,10 +92,15 @@ fn starts_program(number: u64) -> bool {
 
 /// Returns true if a process has inherited the run's identifier. Returns `None` if the process has no environment
 /// variables, for example because it has ended, is starting a program, or is a kernel thread.
+///
+/// The kernel may refuse to show a user the variables of an ended process that has not been reaped yet, as if it were
+/// another user's process.
 fn is_of_run(number: u64, run: &RunId) -> Option<bool> {
-    let variables = match fs::read(format!("/proc/{number}/environ")) {
+    let variables = match read_at_once(&format!("/proc/{number}/environ")) {
         Ok(variables) => variables,
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Some(false),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            return (!has_ended(number)).then_some(false);
+        }
         Err(_) => return None,
     };
     let variable = format!("{}={run}", variable::run);
@@ -103,13 +109,33 @@ fn is_of_run(number: u64, run: &RunId) -> Option<bool> {
     (!variables.is_empty()).then_some(is_of_run)
 }
 
+/// Reads a file of `/proc` by a single system call. If the process ended between two calls, a part of the file would look
+/// like all of it.
+fn read_at_once(path: &str) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let mut contents = vec![0; 32 << 10];
+    loop {
+        let length = file.read_at(&mut contents, 0)?;
+        if length < contents.len() {
+            contents.truncate(length);
+            return Ok(contents);
+        }
+        contents.resize(2 * length, 0);
+    }
+}
+
+/// Returns true if a process has ended, even if its parent has not reaped it yet.
+fn has_ended(number: u64) -> bool {
+    ProcessStatus::read(number).is_none_or(|status| status.has_ended())
+}
+
 /// Returns the processes in `numbers` that belong to the run of this command (see [`find`]).
 fn among(numbers: &[u64]) -> Vec<Left> {
     let own = u64::from(std::process::id());
     let numbers = numbers.iter().copied().filter(|number| *number != own);
     numbers
         .filter_map(|number| {
-            let status = ProcessStatus::read(number)?;
+            let status = ProcessStatus::read(number).filter(|status| !status.has_ended())?;
             let mut parent = status.parent()?;
             for _ in 0..MAX_DEPTH {
                 if parent == own {
@@ -132,4 +158,53 @@ fn among(numbers: &[u64]) -> Vec<Left> {
             })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn an_ended_process_that_is_not_reaped_has_no_variables_and_does_not_run() {
+        let run = RunId::parse("left").unwrap();
+        let mut child = Command::new("true").env(variable::run, "left").spawn();
+        let child = child.as_mut().unwrap();
+        let number = u64::from(child.id());
+        // SAFETY: all zeros is a valid value of this type.
+        let mut state = unsafe { core::mem::zeroed() };
+        // SAFETY: `state` is valid memory for the result. With `WNOWAIT` the child stays unreaped.
+        let waited = unsafe {
+            libc::waitid(
+                libc::P_PID,
+                child.id(),
+                &raw mut state,
+                libc::WEXITED | libc::WNOWAIT,
+            )
+        };
+        assert_eq!(waited, 0);
+        assert_eq!(is_of_run(number, &run), None);
+        assert!(has_ended(number) && among(&[number]).is_empty());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_variable_after_many_others_is_found() {
+        let run = RunId::parse("left").unwrap();
+        let mut command = Command::new("cat");
+        command.env_clear().stdin(std::process::Stdio::piped());
+        // `Command` passes the variables in the order of their names.
+        command.envs((0..3).map(|n| (format!("A{n}"), "x".repeat(60_000))));
+        let mut child = command.env(variable::run, "left").spawn().unwrap();
+        let number = u64::from(child.id());
+        while is_of_run(number, &run).is_none() {
+            std::thread::yield_now();
+        }
+        let other = RunId::parse("other").unwrap();
+        let answers = (is_of_run(number, &run), is_of_run(number, &other));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(answers, (Some(true), Some(false)));
+    }
 }

@@ -36,6 +36,14 @@ impl ProcessStatus {
         self.field(3)
     }
 
+    /// Returns true if the process has ended and only its entry is left, because its parent has not reaped it. The state
+    /// is that of the main thread, which may end before the other threads.
+    pub(crate) fn has_ended(&self) -> bool {
+        let threads = 20;
+        matches!(self.state(), Some('Z' | 'X'))
+            && self.field(threads).is_none_or(|all: u64| all <= 1)
+    }
+
     pub(crate) fn parent(&self) -> Option<u64> {
         self.field(4)
     }
