@@ -1,4 +1,5 @@
 """Runs programs without and with the library, compares the results, and returns the outcomes."""
+import contextlib
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from dataclasses import dataclass, field
 
 from . import compare
@@ -153,11 +155,19 @@ def unrun(why):
 
 
 def remove(folder):
-    for at, folders, _ in os.walk(folder):
-        for name in folders:
-            if not os.path.islink(os.path.join(at, name)):
-                os.chmod(os.path.join(at, name), 0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+    """Removes the folder of a run, or of all runs. A file system that was mounted over it may have left folders without
+    rights, and may still be taken down after the run's last process has ended, so this is tried again for a while."""
+    until = time.monotonic() + 20
+    while True:
+        for at, folders, _ in os.walk(folder):
+            for name in folders:
+                with contextlib.suppress(OSError):
+                    if not os.path.islink(os.path.join(at, name)):
+                        os.chmod(os.path.join(at, name), 0o700)
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.exists(folder) or time.monotonic() > until:
+            return
+        time.sleep(0.1)
 
 
 def streams(seen, says=""):
