@@ -1,6 +1,6 @@
 //! Checks runs that end before a window has opened. If the rule `auto` finds no repeating step, the report is about the
 //! last part of the run, as one span of time: a single window with a single iteration. If it finds a step, the report is
-//! about the latest steps.
+//! about the latest steps, including those that it saw before it relied on the step.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -249,4 +249,62 @@ fn a_step_that_is_recognised_later_replaces_the_span() {
     assert!(why.starts_with("auto learnt it: "), "{why}");
     let windows = ran.process["windows"].as_array().unwrap();
     assert!(windows[0]["iterations"].as_array().unwrap().len() > 10);
+}
+
+/// A program whose step has been found, but not relied on for long, when it ends: 22 steps, of which the first 16 at
+/// least are needed to find it.
+#[test]
+fn steps_that_were_seen_before_auto_relied_on_them_are_reported() {
+    let ran = run_c(
+        "short_slow_steps",
+        "    for (int n = 0; n < 22; n++) { prepare_batch(150000); for (int k = 0; k < 24; k++) work(k); must(wait_for_stream(0)); }",
+    );
+    let why = ran.process["rule_why"].as_str().unwrap();
+    assert!(why.starts_with("auto learnt it: "), "{why}");
+    let (first, durations) = iterations(&ran);
+    assert!(
+        first <= 16 && durations.len() >= 6,
+        "{first}, {durations:?}"
+    );
+    assert!(durations.iter().all(|ns| *ns >= 150e6), "{durations:?}");
+    assert!(
+        names(&ran, "asleep in prepare_batch"),
+        "{}",
+        ran.process["ledger"]
+    );
+    // What the thread used is known for each of these steps.
+    assert!(!ran.text.contains("a newer library"), "{}", ran.text);
+}
+
+/// A program whose steps are so unequal and so few that `auto` never relies on them.
+#[test]
+fn steps_that_auto_is_not_sure_of_are_reported_as_such() {
+    let ran = run_c(
+        "unequal_steps",
+        "    srandom(1);
+    for (int n = 0; n < 120; n++) { prepare_batch(5000 + random() % 70000); for (int k = 0; k < 24; k++) work(k); must(wait_for_stream(0)); }",
+    );
+    let why = ran.process["rule_why"].as_str().unwrap();
+    let is_unsure = why.starts_with("auto took it for the step, and was not sure: ");
+    // On a busy machine each step may last so long that it is relied on.
+    assert!(is_unsure || why.starts_with("auto learnt it: "), "{why}");
+    let (first, durations) = iterations(&ran);
+    assert!(durations.len() > 40, "{first}, {durations:?}");
+    assert!(durations.iter().all(|ns| *ns >= 5e6), "{durations:?}");
+    if is_unsure {
+        assert_eq!((first + durations.len() as u64), 120, "{}", ran.said);
+    }
+}
+
+/// Returns the number of the first iteration of the only window, and the durations of its iterations in nanoseconds.
+fn iterations(ran: &Ran) -> (u64, Vec<f64>) {
+    let windows = ran.process["windows"].as_array().unwrap();
+    assert_eq!(windows.len(), 1, "{}", ran.said);
+    let iterations = windows[0]["iterations"].as_array().unwrap();
+    let first = iterations[0]["n"].as_u64().unwrap();
+    for (place, iteration) in (first..).zip(iterations) {
+        assert_eq!(iteration["n"], place, "{}", ran.process["windows"]);
+    }
+    let durations = iterations.iter().map(|one| one["dur_ns"].as_f64().unwrap());
+    (first, durations.collect())
 }

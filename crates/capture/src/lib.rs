@@ -347,8 +347,16 @@ impl tllmprof_session::Sink for Profilers {
         add_ons().for_each(|add_on| add_on.span_has_begun());
     }
 
-    fn span_is_replaced(&self) {
-        recorder::span_is_replaced();
+    fn step_is_seen(&self, n: u64, rule: u64) {
+        recorder::step_is_seen(n, rule);
+    }
+
+    fn probable_steps_replace_span(&self) -> bool {
+        recorder::probable_steps_replace_span()
+    }
+
+    fn span_is_replaced(&self, n: u64, rule: Option<u64>) {
+        recorder::span_is_replaced(n, rule);
     }
 
     fn wants_calls(&self) -> bool {

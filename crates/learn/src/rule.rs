@@ -87,6 +87,12 @@ impl LearnedRule {
         self.period.is_some()
     }
 
+    /// Returns a number that two rules have in common if they end iterations at the same place.
+    #[must_use]
+    pub const fn place(&self) -> u64 {
+        (self.more_parts as u64) << 40 | (self.level as u64) << 32 | self.key as u64
+    }
+
     /// Returns the thread that launches for the loop of the rule. If several threads do, returns the one that launches
     /// most work, among those of them that wait for the GPU.
     #[must_use]

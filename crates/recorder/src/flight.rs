@@ -22,6 +22,8 @@ use tllmprof_record::{Counter, Edge, Event, EventWriter, What};
 
 use super::{clock, keep, reuse, space, usage, writers};
 
+/// The maximum number of iterations that may replace a span of time.
+pub(crate) const MAX_STEPS: usize = 64;
 /// Value of [`EDGE`] that means "no chunk".
 const NONE: u32 = u32::MAX;
 
@@ -58,6 +60,14 @@ struct KeptIteration {
     n: AtomicU64,
     start: AtomicU64,
     took: AtomicU64,
+}
+
+impl KeptIteration {
+    fn set(&self, n: u64, start: u64, took: u64) {
+        self.n.store(n, Ordering::Relaxed);
+        self.start.store(start, Ordering::Relaxed);
+        self.took.store(took, Ordering::Relaxed);
+    }
 }
 
 /// Enables the flight recorder if the settings ask for it. Called when the library is loaded.
@@ -102,7 +112,38 @@ pub fn keeps_span() -> bool {
 
 /// Called when a span of time begins, which is recorded in place of iterations because no step is known yet.
 pub fn span_begins() {
-    KEEPS_SPAN.store(true, Ordering::Relaxed);
+    if !KEEPS_SPAN.swap(true, Ordering::Relaxed) {
+        reuse::make_past(MAX_STEPS as u64);
+    }
+}
+
+/// Returns the tick from which on the record has all events. The latest span of time began at tick `since`.
+pub(crate) fn kept_since(since: u64) -> u64 {
+    let oldest = all().next();
+    oldest.map_or(since, |span| span.start.load(Ordering::Relaxed))
+}
+
+/// Returns the number of iterations that the flight recorder keeps; 0 if it keeps none now.
+pub(crate) fn room() -> usize {
+    match reuse::is_on() {
+        true => KEPT.get().map_or(0, Vec::len),
+        false => 0,
+    }
+}
+
+/// Keeps `count` iterations that lie in the kept spans of time, in place of these spans. Each iteration has its number,
+/// the tick when it began, and the number of ticks that it took. They are in order, and there is [`room`] for them.
+pub(crate) fn replace_span(count: usize, iterations: impl Iterator<Item = (u64, u64, u64)>) {
+    KEEPS_SPAN.store(false, Ordering::Relaxed);
+    let Some(kept) = KEPT.get() else { return };
+    let (_, end) = reuse::kept();
+    for (place, (n, start, took)) in (end.saturating_sub(count as u64)..).zip(iterations) {
+        kept[(place % kept.len() as u64) as usize].set(n, start, took);
+    }
+    reuse::keep_past(count as u64);
+    write_opening(opening().as_ref());
+    // What the thread has used since the span began is not the next iteration's.
+    usage::window_opens();
 }
 
 /// Drops the kept span of time, because a step is known and iterations follow from here on.
@@ -128,9 +169,7 @@ pub(crate) fn add(n: u64, start: u64, took: u64) {
         // iterations outside windows.
         count_outside(place);
     }
-    place.n.store(n, Ordering::Relaxed);
-    place.start.store(start, Ordering::Relaxed);
-    place.took.store(took, Ordering::Relaxed);
+    place.set(n, start, took);
     reuse::keep_one(if is_span {
         end
     } else {

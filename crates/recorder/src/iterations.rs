@@ -11,7 +11,9 @@ use tllmprof_platform::lifecycle;
 use tllmprof_record::{Counter, Edge, Event, What};
 
 use super::state::{self, Keeps, is_on, is_recording};
-use super::{clock, flight, gpu, keep, pace, ranges, reuse, ring, space, times, usage, writers};
+use super::{
+    clock, flight, gpu, keep, pace, ranges, reuse, ring, space, times, uncertain, usage, writers,
+};
 
 /// Value of [`OPEN`] that means "no iteration".
 const NONE: u64 = u64::MAX;
@@ -174,11 +176,23 @@ pub(crate) fn unkept() -> u64 {
     UNKEPT.load(Ordering::Relaxed)
 }
 
-/// Called when it has become known which calls begin an iteration. Until then a span of time was recorded in place of
-/// iterations. Drops this span; from here on iterations are recorded.
-pub fn span_is_replaced() {
+/// Called at the beginning of iteration `n`, because it has become known which calls begin an iteration. Until then a
+/// span of time was recorded in place of iterations. Replaces it by the iterations in it that [`uncertain::step_is_seen`]
+/// has reported, if they are by `rule` and `n` follows them; from here on iterations are recorded.
+pub fn span_is_replaced(n: u64, rule: Option<u64>) {
+    let since = SINCE.load(Ordering::Relaxed);
     end(false, false);
-    flight::forget_span();
+    uncertain::replace_span(since, n, rule);
+}
+
+/// Called when the process ends and it has not become certain which calls begin an iteration. If it is probable, replaces
+/// the span of time that is recorded by the iterations in it, and returns true.
+pub fn probable_steps_replace_span() -> bool {
+    let is_so = uncertain::probable_steps_replace_span(SINCE.load(Ordering::Relaxed));
+    if is_so {
+        end(false, false);
+    }
+    is_so
 }
 
 /// Opens a window that begins with iteration `first`. If `past`, the iterations that the flight recorder has

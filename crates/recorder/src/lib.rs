@@ -30,6 +30,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 pub mod times;
+mod uncertain;
 mod usage;
 pub mod watch;
 mod writers;
@@ -55,8 +56,8 @@ pub use facts::{expert_loads, thread_name, write_rank, write_rule};
 pub use flight::{keeps_span, span_begins};
 pub use groups::{are_parts_open, communicator, member, part, part_is_ready, split, write_group};
 pub use iterations::{
-    count_calls, iteration_begins, iteration_ends, open_iteration, span_is_replaced, wants_calls,
-    window_closes, window_opens, write_before,
+    count_calls, iteration_begins, iteration_ends, open_iteration, probable_steps_replace_span,
+    span_is_replaced, wants_calls, window_closes, window_opens, write_before,
 };
 pub use pace::median_ns;
 pub use path_of_file::{host_name, may_write};
@@ -66,6 +67,7 @@ pub use state::LOOKS;
 pub use state::{
     Looks, Missing, add, is_keeping, is_on, is_recording, is_wanted, look_for, looks_for, set,
 };
+pub use uncertain::step_is_seen;
 pub use writers::strings::{LONGEST, Label, era, id_of, lasting_era, lasting_id_of};
 
 use facts::keep_warning;

@@ -194,6 +194,22 @@ pub(crate) fn keep_none() {
     GONE.store(BEGUN.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
+/// Counts `iterations` iterations as kept and dropped. So a chunk that is filled from here on is reused no earlier than
+/// if this many iterations had been kept before it.
+pub(crate) fn make_past(iterations: u64) {
+    BEGUN.store(
+        BEGUN.load(Ordering::Relaxed) + iterations,
+        Ordering::Relaxed,
+    );
+    GONE.store(BEGUN.load(Ordering::Relaxed), Ordering::Relaxed);
+}
+
+/// Keeps again the latest `iterations` iterations that were counted, and no earlier ones.
+pub(crate) fn keep_past(iterations: u64) {
+    let first = BEGUN.load(Ordering::Relaxed).saturating_sub(iterations);
+    GONE.store(first, Ordering::Relaxed);
+}
+
 /// Returns the generation number for a chunk that begins now. Chunks of older generations are not reused.
 pub(crate) fn generation() -> u64 {
     match is_on() {

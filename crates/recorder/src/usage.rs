@@ -94,7 +94,8 @@ fn in_child(_: &OnlyThread) {
     window_closes();
 }
 
-const PARTS: usize = 7;
+/// The number of values that are measured for a thread.
+pub(crate) const PARTS: usize = 7;
 /// The value in [`SO_FAR`] for a time in the run queue that could not be read yet.
 const UNKNOWN: u64 = u64::MAX;
 
@@ -278,39 +279,56 @@ const fn is_alike(ran: u64, took: u64, since: u64, usual: u64) -> bool {
 /// measurement. The processor time is counted only from the latest iteration's end, because it is measured in each
 /// iteration. Each entry has a kind of resource, nanoseconds, and a count.
 fn taken(now: ThreadUsage) -> [(Used, u64, u64); 4] {
-    let [ran, in_kernel, left, preempted, faults, disk, delayed] =
-        SO_FAR.each_ref().map(|part| part.load(Ordering::Relaxed));
+    let before = SO_FAR.each_ref().map(|part| part.load(Ordering::Relaxed));
+    let [_, _, left, preempted, _, _, delayed] = before;
     let delayed = (delayed != UNKNOWN).then_some(delayed);
-    let is_preempted = now.preempted > preempted;
     // A thread that has not left its processor has hardly waited for one, so its waiting time is not read. After a sleep
     // it is read, so that this wait does not count for the next iteration in which the thread is preempted.
-    let waited = match is_preempted || now.left > left {
+    let waited = match now.preempted > preempted || now.left > left {
         true => self::delayed().or(delayed),
         false => delayed,
     };
-    let lacked = match is_preempted {
-        true => difference(delayed, waited),
-        false => 0,
-    };
     take(now, waited);
+    between(before, parts(now, waited))
+}
+
+/// Returns the resources that a thread has used between two measurements. Each entry has a kind of resource, nanoseconds,
+/// and a count.
+fn between(before: [u64; PARTS], now: [u64; PARTS]) -> [(Used, u64, u64); 4] {
+    let [ran, in_kernel, left, preempted, faults, disk, _] =
+        core::array::from_fn(|part| now[part].saturating_sub(before[part]));
+    let delayed = |parts: [u64; PARTS]| Some(parts[PARTS - 1]).filter(|time| *time != UNKNOWN);
+    let lacked = match preempted {
+        0 => 0,
+        _ => difference(delayed(before), delayed(now)),
+    };
     [
-        (
-            Used::Ran,
-            now.ran.saturating_sub(ran),
-            now.left.saturating_sub(left),
-        ),
-        (
-            Used::Kernel,
-            now.in_kernel.saturating_sub(in_kernel),
-            now.faults.saturating_sub(faults),
-        ),
-        (
-            Used::Delayed,
-            lacked,
-            now.preempted.saturating_sub(preempted),
-        ),
-        (Used::Disk, 0, now.disk_faults.saturating_sub(disk)),
+        (Used::Ran, ran, left),
+        (Used::Kernel, in_kernel, faults),
+        (Used::Delayed, lacked, preempted),
+        (Used::Disk, 0, disk),
     ]
+}
+
+/// Returns what the calling thread has used since it began: its id, and the values that are measured. Returns `None` if
+/// the kernel does not report them.
+pub(crate) fn so_far() -> Option<(u64, [u64; PARTS])> {
+    let used = system::own_processor_time().and_then(system::used)?;
+    Some((this_thread(), parts(used, delayed())))
+}
+
+/// Writes the resources that iteration `n` used, which began and ended with these values of [`so_far`]. Writes nothing
+/// if they are not known, or are those of two threads.
+pub(crate) fn write_between(
+    n: u64,
+    before: Option<(u64, [u64; PARTS])>,
+    now: Option<(u64, [u64; PARTS])>,
+) {
+    if let (Some((began, before)), Some((ended, now))) = (before, now)
+        && began == ended
+    {
+        write(n, &between(before, now));
+    }
 }
 
 /// Returns the difference of two values of the time in the run queue. Returns 0 if one of them is not known: the total
@@ -342,7 +360,14 @@ fn write(n: u64, used: &[(Used, u64, u64)]) {
 fn take(used: ThreadUsage, delayed: Option<u64>) {
     THREAD.store(this_thread(), Ordering::Relaxed);
     SINCE.store(0, Ordering::Relaxed);
-    let parts = [
+    for (place, part) in SO_FAR.iter().zip(parts(used, delayed)) {
+        place.store(part, Ordering::Relaxed);
+    }
+}
+
+/// Returns the measured values in the order of [`SO_FAR`].
+fn parts(used: ThreadUsage, delayed: Option<u64>) -> [u64; PARTS] {
+    [
         used.ran,
         used.in_kernel,
         used.left,
@@ -350,10 +375,7 @@ fn take(used: ThreadUsage, delayed: Option<u64>) {
         used.faults,
         used.disk_faults,
         delayed.unwrap_or(UNKNOWN),
-    ];
-    for (place, part) in SO_FAR.iter().zip(parts) {
-        place.store(part, Ordering::Relaxed);
-    }
+    ]
 }
 
 /// Returns the calling thread's id, without a system call if it is already known.

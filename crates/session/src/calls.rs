@@ -163,8 +163,16 @@ fn begin(mut guard: Guard<'static, Option<SessionState>>, begun: Begun, facts: B
         // condition applies, so this iteration counts.
         state.schedule.counts(begun.iteration, true);
     }
-    if begun.understood && state.span.is_replaced() {
-        sink().span_is_replaced();
+    if state.span.is_on() {
+        let rule = state.counter.learnt_rule().map(|rule| rule.place());
+        match rule {
+            _ if begun.understood => sink().span_is_replaced(begun.iteration, rule),
+            Some(rule) => sink().step_is_seen(begun.iteration, rule),
+            None => {}
+        }
+    }
+    if begun.understood {
+        state.span.is_over();
     }
     let follows_each = state.schedule.follows_each();
     SEARCHES.store(follows_each, Ordering::Relaxed);

@@ -20,7 +20,7 @@ use super::engines::{self, DetectedEngine};
 use super::rank::Rank;
 use super::recording::Beginning;
 use super::span::Reported;
-use super::wiring::{LostData, doors, interpreter};
+use super::wiring::{LostData, doors, interpreter, sink};
 use super::{Gating, SessionState};
 
 /// The data of the session that the last line of the log needs, copied while the state was locked.
@@ -76,6 +76,13 @@ impl Ended {
         let over = closed.map_or(begun, |closed| closed.over(begun));
         let planned = closed.filter(|closed| !closed.on_demand);
         let cut = planned.and_then(|closed| closed.cut(over));
+        let learnt = state.counter.learnt();
+        if state.span.is_on()
+            && learnt == Some(Learnt::Unsure)
+            && sink().probable_steps_replace_span()
+        {
+            state.span.is_replaced_by_probable_steps();
+        }
         let span = state.span.finish(Instant::now());
         let span_ends = state.span.is_on().then(|| match span {
             Some(span) if span.is_current => Point::After(state.turn.done().over()),
@@ -99,7 +106,7 @@ impl Ended {
             held: state.filter.held,
             calls: CallCounts::read(&state.slots),
             another: Beginning::anew(state),
-            learnt: state.counter.learnt(),
+            learnt,
             span,
             span_ends,
             uses_cuda: state.uses_cuda,

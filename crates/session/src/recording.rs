@@ -21,6 +21,8 @@ pub(crate) struct Beginning {
     learnt: Option<LearnedRule>,
     engine: Option<&'static DetectedEngine>,
     is_span: bool,
+    /// True if the rule was not relied on, but is probably right.
+    is_probable: bool,
 }
 
 impl Beginning {
@@ -50,6 +52,7 @@ impl Beginning {
             learnt: state.counter.learnt_rule(),
             engine: state.engine(),
             is_span,
+            is_probable: state.span.has_probable_steps(),
         }
     }
 
@@ -87,6 +90,10 @@ impl Display for Beginning {
         match (self.engine, &self.learnt) {
             _ if self.is_span => f.write_str("auto relied on no step"),
             (Some(found), _) => write!(f, "auto knows {}", found.engine.name),
+            (None, Some(rule)) if self.is_probable => {
+                let rule = learning::Described(rule);
+                write!(f, "auto took it for the step, and was not sure: {rule}")
+            }
             (None, Some(rule)) => write!(f, "auto learnt it: {}", learning::Described(rule)),
             (None, None) => f.write_str("auto knows nothing better"),
         }

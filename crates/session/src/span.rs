@@ -24,7 +24,9 @@ pub(crate) struct Stretches {
     /// The duration of the stretch before the current one; `None` if there was none.
     last: Option<Duration>,
     /// True if an iteration of a recognized step has begun, so that no more stretches are needed.
-    is_over: bool,
+    has_ended: bool,
+    /// True if steps that were not relied on have replaced the stretch when the process ended.
+    are_probable: bool,
 }
 
 /// The stretch that is reported when the process ends.
@@ -47,8 +49,8 @@ impl Stretches {
     }
 
     /// Returns true if an iteration of a recognized step has begun. Then no more stretches begin.
-    pub(crate) const fn is_over(&self) -> bool {
-        self.is_over
+    pub(crate) const fn has_ended(&self) -> bool {
+        self.has_ended
     }
 
     /// Begins the first stretch or the next one, if a new stretch is due at `now`. Returns the number of the new
@@ -71,11 +73,21 @@ impl Stretches {
         Some(number)
     }
 
-    /// Called when an iteration of a recognized step begins. Returns true if a stretch was being recorded,
-    /// which the caller has to drop.
-    pub(crate) fn is_replaced(&mut self) -> bool {
-        self.is_over = true;
-        self.current.take().is_some()
+    /// Called when an iteration of a recognized step begins. Ends the current stretch, if there is one.
+    pub(crate) fn is_over(&mut self) {
+        self.has_ended = true;
+        self.current = None;
+    }
+
+    /// Called when the process ends, if steps that are probably right replace the stretch.
+    pub(crate) fn is_replaced_by_probable_steps(&mut self) {
+        self.is_over();
+        self.are_probable = true;
+    }
+
+    /// Returns true if the recorded steps were not relied on, but are probably right.
+    pub(crate) const fn has_probable_steps(&self) -> bool {
+        self.are_probable
     }
 
     /// Returns the stretch to report when the process ends: the current one or, if the current one is shorter than half
@@ -141,8 +153,8 @@ mod tests {
     #[test]
     fn an_iteration_that_is_relied_on_ends_them() {
         let (mut span, began, _) = calls(&[300]);
-        assert!(span.is_replaced() && !span.is_replaced());
-        assert!(span.is_over() && !span.is_on());
+        span.is_over();
+        assert!(span.has_ended() && !span.is_on());
         assert_eq!(reported(&mut span, began, 9000), None);
     }
 }

@@ -254,7 +254,7 @@ impl SessionState {
     /// Returns true if a stretch of time may be recorded in place of an iteration, because no step is known
     /// yet.
     pub(crate) fn wants_span(&self) -> bool {
-        !self.span.is_over()
+        !self.span.has_ended()
             && self.settings.windows.is_auto()
             && self.records_each()
             && self.condition().is_none()

@@ -94,8 +94,19 @@ pub trait Sink: Sync {
     /// Starts the measurements of a stretch of time that has begun, such as the sampling of stacks. The caller holds
     /// no lock.
     fn span_has_begun(&self) {}
-    /// Drops the stretch of time from the record, because a step is now known. Must not wait.
-    fn span_is_replaced(&self) {}
+    /// Called at the beginning of iteration `n` while a stretch of time is recorded, because the rule is not relied on
+    /// yet. `rule` is [`LearnedRule::place`](tllmprof_learn::LearnedRule::place).
+    fn step_is_seen(&self, _n: u64, _rule: u64) {}
+    /// Called at the beginning of iteration `n`, because the rule is now relied on. Replaces the stretch of time in the
+    /// record by the latest iterations that [`Sink::step_is_seen`] has reported, if they are by the same rule. Must not
+    /// wait.
+    fn span_is_replaced(&self, _n: u64, _rule: Option<u64>) {}
+    /// Called when the process ends while a stretch of time is recorded, because the rule is not relied on. If the
+    /// iterations that [`Sink::step_is_seen`] has reported are so many that they are probably right, replaces the stretch
+    /// by the latest of them and returns true. Must not wait.
+    fn probable_steps_replace_span(&self) -> bool {
+        false
+    }
     /// Returns true if the caller should update the record's counters of calls now, because some time has passed since
     /// the last update.
     fn wants_calls(&self) -> bool;
