@@ -158,16 +158,20 @@ def remove(folder):
     """Removes the folder of a run, or of all runs. A file system that was mounted over it may have left folders without
     rights, and may still be taken down after the run's last process has ended, so this is tried again for a while."""
     until = time.monotonic() + 20
-    while True:
-        for at, folders, _ in os.walk(folder):
-            for name in folders:
-                with contextlib.suppress(OSError):
-                    if not os.path.islink(os.path.join(at, name)):
-                        os.chmod(os.path.join(at, name), 0o700)
-        shutil.rmtree(folder, ignore_errors=True)
-        if not os.path.exists(folder) or time.monotonic() > until:
-            return
+    give_rights(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    while os.path.exists(folder) and time.monotonic() < until:
         time.sleep(0.1)
+        give_rights(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def give_rights(folder):
+    for at, folders, _ in os.walk(folder):
+        for path in (os.path.join(at, name) for name in folders):
+            with contextlib.suppress(OSError):
+                if not os.path.islink(path):
+                    os.chmod(path, 0o700)
 
 
 def streams(seen, says=""):

@@ -2,15 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::ffi::CStr;
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 
 use tllmprof_config::{RunId, variable};
 
 use crate::driver_user::has_driver;
 use crate::live::process_numbers;
-use crate::process_status::ProcessStatus;
+use crate::process_status::{ProcessStatus, read_variables};
 
 /// The name that the kernel reports for processes of this command (the `comm` field).
 pub(crate) const COMMAND: &str = "tllmprof";
@@ -92,11 +90,8 @@ fn starts_program(number: u64) -> bool {
 
 /// Returns true if a process has inherited the run's identifier. Returns `None` if the process has no environment
 /// variables, for example because it has ended, is starting a program, or is a kernel thread.
-///
-/// The kernel may refuse to show a user the variables of an ended process that has not been reaped yet, as if it were
-/// another user's process.
 fn is_of_run(number: u64, run: &RunId) -> Option<bool> {
-    let variables = match read_at_once(&format!("/proc/{number}/environ")) {
+    let variables = match read_variables(number) {
         Ok(variables) => variables,
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             return (!has_ended(number)).then_some(false);
@@ -107,21 +102,6 @@ fn is_of_run(number: u64, run: &RunId) -> Option<bool> {
     let mut entries = variables.split(|byte| *byte == 0);
     let is_of_run = entries.any(|entry| entry == variable.as_bytes());
     (!variables.is_empty()).then_some(is_of_run)
-}
-
-/// Reads a file of `/proc` by a single system call. If the process ended between two calls, a part of the file would look
-/// like all of it.
-fn read_at_once(path: &str) -> io::Result<Vec<u8>> {
-    let file = File::open(path)?;
-    let mut contents = vec![0; 32 << 10];
-    loop {
-        let length = file.read_at(&mut contents, 0)?;
-        if length < contents.len() {
-            contents.truncate(length);
-            return Ok(contents);
-        }
-        contents.resize(2 * length, 0);
-    }
 }
 
 /// Returns true if a process has ended, even if its parent has not reaped it yet.
@@ -162,28 +142,22 @@ fn among(numbers: &[u64]) -> Vec<Left> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::process::{Command, Stdio};
+
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
     use super::*;
 
     #[test]
     fn an_ended_process_that_is_not_reaped_has_no_variables_and_does_not_run() {
         let run = RunId::parse("left").unwrap();
-        let mut child = Command::new("true").env(variable::run, "left").spawn();
-        let child = child.as_mut().unwrap();
+        let mut command = Command::new("true");
+        let mut child = command.env(variable::run, "left").spawn().unwrap();
         let number = u64::from(child.id());
-        // SAFETY: all zeros is a valid value of this type.
-        let mut state = unsafe { core::mem::zeroed() };
-        // SAFETY: `state` is valid memory for the result. With `WNOWAIT` the child stays unreaped.
-        let waited = unsafe {
-            libc::waitid(
-                libc::P_PID,
-                child.id(),
-                &raw mut state,
-                libc::WEXITED | libc::WNOWAIT,
-            )
-        };
-        assert_eq!(waited, 0);
+        // With `NOWAIT` the child stays unreaped.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        let ended = waitid(WaitId::Pid(Pid::from_child(&child)), options);
+        assert!(ended.unwrap().is_some());
         assert_eq!(is_of_run(number, &run), None);
         assert!(has_ended(number) && among(&[number]).is_empty());
         child.wait().unwrap();
@@ -193,7 +167,7 @@ mod tests {
     fn a_variable_after_many_others_is_found() {
         let run = RunId::parse("left").unwrap();
         let mut command = Command::new("cat");
-        command.env_clear().stdin(std::process::Stdio::piped());
+        command.env_clear().stdin(Stdio::piped());
         // `Command` passes the variables in the order of their names.
         command.envs((0..3).map(|n| (format!("A{n}"), "x".repeat(60_000))));
         let mut child = command.env(variable::run, "left").spawn().unwrap();

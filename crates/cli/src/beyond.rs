@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
+use crate::process_status::read_variables;
 use tllmprof_control::place;
 
 /// A folder in another container that may contain control sockets, over which processes receive requests of
@@ -142,7 +143,7 @@ pub(crate) fn has_library(pid: u64) -> bool {
 
 /// Returns the value of an environment variable of another process, as it was when that process was started.
 pub(crate) fn variable(pid: u64, name: &str) -> Option<OsString> {
-    let environment = fs::read(proc_file(pid, "environ")).ok()?;
+    let environment = read_variables(pid).ok()?;
     let mut all = environment.split(|byte| *byte == 0);
     all.find_map(|one| one.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
         .map(|value| OsStr::from_bytes(value).to_owned())

@@ -1,7 +1,28 @@
-//! The status of a process, as read from `/proc/PID/stat`.
+//! The status and the environment variables of a process, as read from `/proc/PID`.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::str::FromStr;
+
+/// Reads the environment variables with which a process was started, each with a zero byte at its end. Reads them by a
+/// single system call: if the process ended between two calls, the first part would look like all of them.
+///
+/// # Errors
+/// There is no such process, or this user may not read its variables. The kernel may also refuse to show a user the
+/// variables of the user's own process that has ended and has not been reaped.
+pub(crate) fn read_variables(number: u64) -> io::Result<Vec<u8>> {
+    let file = File::open(format!("/proc/{number}/environ"))?;
+    let mut variables = vec![0; 32 << 10];
+    loop {
+        let length = file.read_at(&mut variables, 0)?;
+        if length < variables.len() {
+            variables.truncate(length);
+            return Ok(variables);
+        }
+        variables.resize(2 * length, 0);
+    }
+}
 
 /// The fields of a process's `stat` file. The name of a process may contain parentheses, and need not be UTF-8.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -21,7 +21,7 @@ use crate::background::{COMMAND, GPU_SAMPLER};
 use crate::driver_user::is_driver;
 use crate::library::NAME;
 use crate::live::process_numbers;
-use crate::process_status::ProcessStatus;
+use crate::process_status::{ProcessStatus, read_variables};
 
 /// Time before the first search for processes without the library. It is short because a program may end soon. After
 /// each search, the time until the next one doubles.
@@ -184,7 +184,7 @@ impl Processes {
 /// Returns true if the process was started without the library in `LD_PRELOAD`. Returns false if that cannot be
 /// determined.
 fn has_lost_preload(number: u64, library: &[u8]) -> bool {
-    let Ok(variables) = fs::read(format!("/proc/{number}/environ")) else {
+    let Ok(variables) = read_variables(number) else {
         return false;
     };
     let mut entries = variables.split(|byte| *byte == 0);

@@ -12,9 +12,9 @@ use super::flight::MAX_STEPS;
 use super::usage::PARTS;
 use super::{clock, flight, pace, reuse, space, times, usage, writers};
 
-/// The minimum number of iterations in a row, and their minimum duration in nanoseconds, that replace a span of time when
-/// the process ends, although it is not certain that they are iterations. Few programs take longer for one step in which
-/// they wait as often.
+/// The minimum number of iterations in a row, and their minimum total duration in nanoseconds, that replace a span of time
+/// when the process ends, although it is not certain that they are iterations. A single step rarely has this many waits
+/// and lasts this long.
 const PROBABLE_STEPS: u64 = 32;
 const PROBABLE_NS: u64 = 3_000_000_000;
 
@@ -136,7 +136,7 @@ impl UncertainIterations {
         })
     }
 
-    /// Returns true if there were so many iterations, and for so long, that they are probably not parts of a longer one.
+    /// Returns true if there are enough iterations, over enough time, that they are unlikely to be parts of longer ones.
     fn are_probable(&self) -> bool {
         let latest = self.all().next_back().map_or(0, |(_, began)| began.tick);
         let lasted = latest.saturating_sub(self.since.load(Ordering::Relaxed));

@@ -172,7 +172,7 @@ fn begin(mut guard: Guard<'static, Option<SessionState>>, begun: Begun, facts: B
         }
     }
     if begun.understood {
-        state.span.is_over();
+        state.span.ends();
     }
     let follows_each = state.schedule.follows_each();
     SEARCHES.store(follows_each, Ordering::Relaxed);

@@ -74,14 +74,14 @@ impl Stretches {
     }
 
     /// Called when an iteration of a recognized step begins. Ends the current stretch, if there is one.
-    pub(crate) fn is_over(&mut self) {
+    pub(crate) fn ends(&mut self) {
         self.has_ended = true;
         self.current = None;
     }
 
     /// Called when the process ends, if steps that are probably right replace the stretch.
     pub(crate) fn is_replaced_by_probable_steps(&mut self) {
-        self.is_over();
+        self.ends();
         self.are_probable = true;
     }
 
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn an_iteration_that_is_relied_on_ends_them() {
         let (mut span, began, _) = calls(&[300]);
-        span.is_over();
+        span.ends();
         assert!(span.has_ended() && !span.is_on());
         assert_eq!(reported(&mut span, began, 9000), None);
     }

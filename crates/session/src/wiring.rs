@@ -101,9 +101,9 @@ pub trait Sink: Sync {
     /// record by the latest iterations that [`Sink::step_is_seen`] has reported, if they are by the same rule. Must not
     /// wait.
     fn span_is_replaced(&self, _n: u64, _rule: Option<u64>) {}
-    /// Called when the process ends while a stretch of time is recorded, because the rule is not relied on. If the
-    /// iterations that [`Sink::step_is_seen`] has reported are so many that they are probably right, replaces the stretch
-    /// by the latest of them and returns true. Must not wait.
+    /// Called when the process ends while a stretch of time is still being recorded. If [`Sink::step_is_seen`] has
+    /// reported enough iterations over enough time, replaces the stretch by the latest of them and returns true. Must not
+    /// wait.
     fn probable_steps_replace_span(&self) -> bool {
         false
     }

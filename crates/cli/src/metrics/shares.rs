@@ -9,6 +9,7 @@ use tllmprof_record::{Event, GpuOwner, NO_STRING, StreamWriter, StringId, What};
 
 use super::family::ProcessFamily;
 use super::gpu::MeasuredValues;
+use crate::process_status::read_variables;
 
 /// The name of the host's PID namespace, as `/proc/self/ns/pid` shows it. The number is the same on all Linux machines.
 const HOST_NAMESPACE: &str = "pid:[4026531836]";
@@ -79,7 +80,7 @@ impl GpuShares {
 
     fn is_task(&mut self, pid: u32) -> bool {
         *self.tasks.entry(pid).or_insert_with(|| {
-            let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            let variables = read_variables(pid.into()).unwrap_or_default();
             let mut entries = variables.split(|byte| *byte == 0);
             entries.any(|entry| entry == self.variable.as_bytes())
         })
